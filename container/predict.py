@@ -22,6 +22,7 @@ from container.tables.column_types import label_column
 from container.tables.data_files import data_files
 from container.tables.part_files import PartFiles, open_part_files
 from container.tables.writer import TableWriter, check_output
+from contracts.artifacts import ROW_NUMBER
 from contracts.errors import ContractError
 from contracts.input_files import check_file, exists
 from contracts.serving import ServingSettings
@@ -29,7 +30,6 @@ from contracts.spelling import as_named
 
 logger = logging.getLogger(__name__)
 
-ROW = "row"  # names a record of a table without the id column: its number, from 1
 _BATCH_SIZE = 256  # records computed together, unless SERVING_BATCH_SIZE is set
 _BLOCK_BYTES = 1 << 20
 
@@ -79,7 +79,7 @@ def _predict(model: Path, inputs: Sequence[Path], output: Path) -> tuple[int, in
         table = _open(inputs, Path(scratch))
         if output.resolve() in {path.resolve() for path in table.files}:
             raise ContractError(f"--output: {output} is also an input", "Name another file.")
-        names = as_named(table.columns, [*served.feature_inputs, served.id_name])
+        names = as_named(table.columns, [*served.feature_inputs, *filter(None, [served.id_name])])
         for name in served.feature_inputs:
             if name not in names:
                 raise missing_column(name, names, str(table.files[0]))
@@ -151,12 +151,12 @@ def _count_rows(table: PartFiles) -> int | None:
 def _rows(piece: TableSlice, prediction: Prediction, id_name: str | None) -> pa.Table:
     """Return the rows of the output."""
     count = piece.table.num_rows
-    numbers = pa.array(np.arange(piece.first_row + 1, piece.first_row + count + 1))
+    numbers = pa.array(np.arange(piece.first_row, piece.first_row + count))
     errors = prediction.errors or {}
     is_invalid = np.array([row in errors for row in range(count)], bool)
     labels = label_column(prediction.decided, prediction.class_labels)
     columns = [
-        (id_name or ROW, piece.table[id_name] if id_name else numbers),
+        (id_name or ROW_NUMBER, piece.table[id_name] if id_name else numbers),
         (LABEL, labels),
         *(
             (f"prob_{label}", pa.array(prediction.probabilities[:, k].copy(), mask=is_invalid))

@@ -1,7 +1,7 @@
 """Limit the numbers that a configuration may contain, and read numbers as people write them."""
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field
 
@@ -9,6 +9,7 @@ LARGEST_NUMBER = 3.4028234663852886e38  # of float32, in which the model compute
 LARGEST_INTEGER = 2**63 - 1  # of int64
 _DEEPEST = 8  # levels of lists and objects in a value
 
+NumberFormat = Literal["1,234.5", "1.234,5"]
 Number = Annotated[float, Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
 
 

@@ -81,7 +81,7 @@ def test_an_invalid_record_has_an_error_with_its_file_and_row_and_no_prediction(
 
 def test_a_table_without_the_id_column_is_numbered(model, tmp_path):
     predict(model, [write_table(tmp_path / "new.csv", table(3).drop_columns(["id", "label"]))], tmp_path / "out.csv")
-    assert read(tmp_path / "out.csv")["row"].tolist() == [1, 2, 3]
+    assert read(tmp_path / "out.csv")["row"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,7 @@ from contracts import artifacts
 from contracts.conditions import FITS_IMPUTATION, FITS_RISKS
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
+from contracts.numbers import NumberFormat
 from contracts.unused_settings import unused_if_precomputed
 
 logger = logging.getLogger(__name__)
@@ -99,11 +100,13 @@ class SplitStatistics:
         seed: int,
         known: LabelMap | None,
         labelled_only: bool,
+        number_format: Mapping[str, NumberFormat],
     ) -> None:
         self.columns = columns
         self.num_folds = num_folds
         self.seed = seed
         self.labelled_only = labelled_only
+        self.number_format = number_format
         self.rows = 0
         self.unlabelled = 0
         self.unlabelled_rows: list[str] = []
@@ -135,7 +138,8 @@ class SplitStatistics:
             self.unlabelled_rows.append(origin.row(index))
         np.add.at(self.totals, (folds[labelled], label_index[labelled]), 1)
         for name, summary in self.numeric.items():
-            values = numbers(table[name], name, origin=origin, if_not_numeric=_IF_NOT_NUMERIC)
+            written = self.number_format.get(name)
+            values = numbers(table[name], name, origin=origin, written=written, if_not_numeric=_IF_NOT_NUMERIC)
             summary.add(values[labelled] if self.labelled_only else values)
         for name, counts in self.categories.items():
             self._types[name] = table[name].type
@@ -171,7 +175,13 @@ def scan_train(files: Sequence[Path], hp: Hyperparameters, columns: TableColumns
     known = given_labels(hp.label_name, hp.multiclass_categories) if hp.multiclass_categories else None
     num_folds = max(1, hp.risk_table_folds)
     statistics = SplitStatistics(
-        columns, num_classes=hp.num_classes, num_folds=num_folds, seed=hp.seed, known=known, labelled_only=True
+        columns,
+        num_classes=hp.num_classes,
+        num_folds=num_folds,
+        seed=hp.seed,
+        known=known,
+        labelled_only=True,
+        number_format=hp.number_format,
     )
     _scan(files, statistics, channel="train")
     if statistics.unlabelled and not hp.drop_unlabelled:
@@ -201,7 +211,13 @@ def scan_held_out(
         ContractError: no rows, or an invalid value.
     """
     statistics = SplitStatistics(
-        columns, num_classes=hp.num_classes, num_folds=1, seed=hp.seed, known=labels, labelled_only=False
+        columns,
+        num_classes=hp.num_classes,
+        num_folds=1,
+        seed=hp.seed,
+        known=labels,
+        labelled_only=False,
+        number_format=hp.number_format,
     )
     _scan(files, statistics, channel=channel)
     if statistics.unlabelled:
@@ -269,6 +285,7 @@ def fit_preprocessing(
             inputs,
             num_bins=hp.numeric_embedding_bins if hp.numeric_embedding == "piecewise_linear" else 0,
         ),
+        number_format={name: hp.number_format[name] for name in columns.numeric if name in hp.number_format},
         class_labels=labels.labels,
         is_binary=hp.is_binary,
         tokenizer_digests={},

@@ -19,7 +19,7 @@ from container.tables.values import Kind, kind_of_texts
 from contracts import artifacts
 from contracts.errors import ContractError, one_line
 from contracts.input_files import read_as
-from contracts.numbers import Number
+from contracts.numbers import Number, NumberFormat
 from contracts.tabular_inputs import code_input, indicator_input, risk_inputs
 from contracts.text_fields import TextField
 
@@ -34,6 +34,7 @@ class Rules:
         embedded_categories: by categorical column, the categories with an embedding vector; empty without embeddings.
         subtracted: by numeric column, what is subtracted before its numbers become float32, where that is needed.
         category_kinds: by categorical column, how texts are read; None in a model of an older version.
+        number_format: notation of numeric columns that are not written as 1234.5.
         class_labels: label of each class id.
         id_name: None if the number of a row is its id.
         tokenizer_digests: hash of each text field's tokenizer files, by role.
@@ -53,6 +54,7 @@ class Rules:
     embedded_categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     subtracted: Mapping[str, Number] = field(default_factory=dict)
     category_kinds: Mapping[str, Kind] | None = None
+    number_format: Mapping[str, NumberFormat] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.is_binary and len(self.class_labels) != 2:
@@ -63,6 +65,8 @@ class Rules:
             raise ValueError(f"numeric_columns lacks {sorted(unknown)}, which missing_indicators names")
         if unknown := self.subtracted.keys() - set(self.numeric_columns):
             raise ValueError(f"numeric_columns lacks {sorted(unknown)}, which subtracted names")
+        if unknown := self.number_format.keys() - set(self.numeric_columns):
+            raise ValueError(f"numeric_columns lacks {sorted(unknown)}, which number_format names")
         if self.category_kinds is not None and self.category_kinds.keys() != set(self.categorical_columns):
             raise ValueError(f"category_kinds is of {sorted(self.category_kinds)}, not of categorical_columns")
         if overlap := {self.id_name, self.label_name} & set(self.feature_inputs):
@@ -133,6 +137,7 @@ class Rules:
             **({"embedded_categories": dict(self.embedded_categories)} if self.embedded_categories else {}),
             **({"subtracted": dict(self.subtracted)} if self.subtracted else {}),
             **({} if self.category_kinds is None else {"category_kinds": dict(self.category_kinds)}),
+            **({"number_format": dict(self.number_format)} if self.number_format else {}),
         }
 
 

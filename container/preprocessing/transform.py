@@ -167,7 +167,7 @@ class Preprocessor:
         errors = RowErrors()
         for position, name in enumerate(fitted.numeric_columns):
             with errors:
-                values = numbers(table[name], name, origin=origin)
+                values = numbers(table[name], name, origin=origin, written=fitted.number_format.get(name))
                 filled, missing[name] = impute(values, fitted.imputation[name])
                 tabular[:, position] = filled - fitted.subtracted.get(name, 0.0)
                 imputed[name] = int(np.count_nonzero(missing[name] & kept))

@@ -165,7 +165,9 @@ def _records(table: pa.Table, fitted: FittedPreprocessing, origin: Origin) -> li
     """Return rows as a client sends them: numbers unquoted, missing values null."""
     columns: dict[str, list[Any]] = {}
     for name in fitted.feature_inputs:
-        if name in fitted.numeric_columns:
+        if name in fitted.number_format:
+            columns[name] = texts(table[name])
+        elif name in fitted.numeric_columns:
             values = numbers(table[name], name, origin=origin)
             columns[name] = [None if np.isnan(value) else value for value in values.tolist()]
         elif name in fitted.categorical_columns:

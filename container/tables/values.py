@@ -4,6 +4,7 @@ Columns are those of iter_tables and records_to_table: container/tables/column_t
 """
 
 import ast
+import json
 import math
 import re
 import unicodedata
@@ -21,7 +22,7 @@ import pyarrow.compute as pc
 from container.tables.channel_files import Origin
 from container.tables.column_types import exact_integers, is_number, is_text, widen_floats
 from contracts.errors import ContractError, RowErrors, shown
-from contracts.numbers import LARGEST_NUMBER
+from contracts.numbers import LARGEST_NUMBER, NumberFormat
 
 # How the texts of a category column are read: number: 7.50 is 7.5; float32, float16: also at this precision, so that
 # the Python float 8.100000381469727 is 8.1; span: 23:59:59 is 0 days 23:59:59; text: as they are spelled.
@@ -32,6 +33,10 @@ _UNSIGNED = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _NUMBER = f"^[+-]?{_UNSIGNED}"
 _INTEGRAL = r"^(-?(?:0|[1-9][0-9]*))\.0*$"
 _NUMBER_FIX = "Write a number such as 12.5, or leave the cell empty."
+_CURRENCY = r"\p{Sc}|[A-Z]{3}|kr|z\x{142}"
+_DECORATION = rf"^([+-]?)(?:{_CURRENCY})?\s*|\s*(?:{_CURRENCY}|%)?$"  # around the digits; the sign stays
+_BLANKS = r"[ \x{a0}\x{2009}\x{202f}'\x{2019}]"
+_SEPARATORS: dict[NumberFormat, str] = {"1,234.5": ",.", "1.234,5": ".,"}  # of thousands, and of decimals
 _FINITE_FIX = "Write a finite number, or leave the cell empty for imputation."
 _PLACES = r"(\.[0-9]*?)0+(Z?)$"
 _WITHOUT_LEADING_ZEROS = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$"
@@ -122,13 +127,21 @@ def kind_of_texts(names: Collection[str]) -> Kind:
     return "number" if len(read.unique()) == len(written) and not read.equals(written) else "text"
 
 
-def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin, if_not_numeric: str = "") -> np.ndarray:
+def numbers(
+    column: pa.Array | pa.ChunkedArray,
+    name: str,
+    *,
+    origin: Origin,
+    written: NumberFormat | None = None,
+    if_not_numeric: str = "",
+) -> np.ndarray:
     """Return a numeric column as float64, NaN where a value is missing. [R]
 
     A text is a number if it has ASCII digits with an optional sign, decimal point and exponent (12, -.5, +1e-3), or is
     true or false. Empty texts and those of MISSING_NUMBERS are missing. White space around and case have no effect.
 
     Args:
+        written: notation of the texts, in addition to the one above.
         if_not_numeric: what the user can do if the column is not meant to be numeric, for the error.
 
     Raises:
@@ -140,7 +153,7 @@ def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin, if
         return np.full(len(column), np.nan)
     wrong = np.zeros(len(column), bool)
     if is_text(kind):
-        parsed, wrong = _parse(column)
+        parsed, wrong = _parse(column if written is None else plain_numbers(column, written))
     elif is_number(kind):
         parsed = pc.cast(column, pa.float64(), safe=False)
     else:
@@ -151,7 +164,7 @@ def numbers(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin, if
     infinite = np.abs(values) > LARGEST_NUMBER  # inf too; NaN compares false
     errors = RowErrors()
     with errors:
-        _refuse(column, wrong, name, "a number", f"{_NUMBER_FIX} {if_not_numeric}".rstrip(), origin=origin)
+        _refuse(column, wrong, name, "a number", _fix_of_number(column, wrong, name, if_not_numeric), origin=origin)
     with errors:
         _refuse(column, infinite, name, "a finite 32-bit number", _FINITE_FIX, origin=origin)
     errors.raise_first()
@@ -318,6 +331,41 @@ def _refuse(column: pa.Array, wrong: np.ndarray, name: str, expected: str, fix: 
         cells = zip(np.flatnonzero(wrong).tolist(), column.filter(pa.array(wrong)).to_pylist())
         causes = {row: f"{origin.row(row)}, column {name!r}: {shown(cell)} is not {expected}" for row, cell in cells}
         raise ContractError.of_rows(causes, fix)
+
+
+def plain_numbers(column: pa.Array, written: NumberFormat) -> pa.Array:
+    """Return texts of which those that are numbers in a notation are written as 1234.5. [R] string
+
+    Currencies, percent signs and the separators of thousands are removed, brackets become a minus sign.
+    """
+    thousands, decimal = _SEPARATORS[written]
+    text = pc.utf8_trim_whitespace(pc.cast(column, pa.string()))
+    plain = pc.replace_substring(text, "\u2212", "-")
+    plain = pc.replace_substring_regex(plain, pattern=r"^\((.*)\)$", replacement=r"-\1")
+    plain = pc.replace_substring_regex(plain, pattern=_DECORATION, replacement=r"\1")
+    for separator in (f"[{thousands}]", _BLANKS):
+        grouped = rf"^[+-]?[0-9]{{1,3}}(?:{separator}[0-9]{{2,3}})*{separator}[0-9]{{3}}(?:[{decimal}][0-9]*)?$"
+        plain = _replaced(
+            plain, grouped, lambda found, of=separator: pc.replace_substring_regex(found, pattern=of, replacement="")
+        )
+    if decimal == ",":
+        comma = r"^([+-]?[0-9]*),([0-9]+)$"
+        plain = pc.replace_substring_regex(plain, pattern=comma, replacement=r"\1.\2")
+    return pc.if_else(pc.match_substring_regex(plain, pattern=_NUMBER), plain, text)
+
+
+def _fix_of_number(column: pa.Array, wrong: np.ndarray, name: str, otherwise: str) -> str:
+    """Return what the user can do about the first text that is not a number."""
+    if not wrong.any() or not is_text(column.type):
+        return ""
+    cell = column.filter(pa.array(wrong))[:1]
+    for written in _SEPARATORS:
+        if pc.match_substring_regex(plain_numbers(cell, written), pattern=_NUMBER)[0].as_py():
+            setting = json.dumps({"number_format": {name: written}}, ensure_ascii=False)[1:-1]
+            return f"Set {setting} to read such texts as numbers, or write 1234.5 without other characters."
+    if re.match(rf"\s*({_DATE}|[0-9]{{1,2}}[/.][0-9]{{1,2}}[/.][0-9]{{2,4}})", cell[0].as_py()):
+        return f"The column has dates, which the model does not read: remove {name!r} from tab_field_list."
+    return f"{_NUMBER_FIX} {otherwise}".rstrip()
 
 
 def _parse(column: pa.Array) -> tuple[pa.Array, np.ndarray]:

@@ -4,7 +4,7 @@ from typing import Literal
 
 from contracts import conditions
 from contracts.declaration import Settings, declare
-from contracts.numbers import Json, Number
+from contracts.numbers import Json, Number, NumberFormat
 
 
 class TableSettings(Settings):
@@ -30,6 +30,12 @@ class TableSettings(Settings):
     )
     """Number of folds: training rows get risk values fitted on the other folds. With 0 or 1, the values are fitted on
     the same rows.
+    """
+
+    number_format: dict[str, NumberFormat] = declare({}, scope="prepare", needs=(conditions.NUMBERS,))
+    """Notation of the texts of a numeric column: 1,234.5 = a decimal point and commas, 1.234,5 = a decimal comma and
+    points. Both may have blanks or apostrophes between thousands, a currency, a percent sign (12 % is 12), and brackets
+    for a negative number. A model reads requests in the same way: with a decimal comma, the JSON number 1.234 is 1234.
     """
 
     imputation_strategy: Literal["mean", "median", "mode"] = declare(

@@ -107,6 +107,10 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "risk_table_folds": (ONE, {"risk_table_folds": 0}),
     "imputation_strategy": (ONE, {"imputation_strategy": "median"}),
     "imputation_dict": (ONE, {"imputation_dict": {"price": 1.0}}),
+    "number_format": (
+        {**ONE, "tab_field_list": ["price", "thousands"]},
+        {"number_format": {"thousands": "1.234,5"}},
+    ),
     "missing_indicators": (ONE, {"missing_indicators": True}),
     "risk_tables": (ONE, {"risk_tables": {"color": {"bins": {"red": 0.9}, "default_bin": 0.1}}}),
     "numeric_transform": (ONE, {"numeric_transform": "quantile"}),
@@ -262,7 +266,9 @@ ROWS = {"train": 40, "val": 16, "test": 12}
 
 def frame(rows, seed, classes):
     made = table(rows, seed=seed, classes=classes)
-    return made.assign(row_id=made["order_id"] + "x", notes=made["chat"].str[::-1], other_label=1 - made["label"] % 2)
+    thousands = [f"{1 + row % 7}.{row % 10}00" for row in range(len(made))]
+    made = made.assign(row_id=made["order_id"] + "x", notes=made["chat"].str[::-1], thousands=thousands)
+    return made.assign(other_label=1 - made["label"] % 2)
 
 
 @cache
