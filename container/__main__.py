@@ -4,7 +4,7 @@ import argparse
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from contracts.errors import ContractError
@@ -25,6 +25,19 @@ _NEED_NO_INPUT = ("demo", "load-data")  # these may create the root
 
 def main(command_line: Sequence[str] | None = None) -> int:
     """Parse the command line, run the command and return its exit code."""
+    parser = _parser()
+    options = parser.parse_args(command_line)
+    paths = JobPaths.resolve(options.root)
+    try:
+        check_root(paths.root)
+    except ContractError as error:
+        parser.error(error.cause)
+    if options.root is not None and options.command not in _NEED_NO_INPUT and not paths.root.is_dir():
+        parser.error(f"--root: {paths.root} is not a folder; create it, or correct the path")
+    return _COMMANDS.get(options.command, _step)(options, paths)
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m container",
         description="Train and serve text + table classifiers in a folder laid out like /opt/ml.",
@@ -33,8 +46,9 @@ def main(command_line: Sequence[str] | None = None) -> int:
     for name, about in (
         ("train", "train, evaluate and export: read input/, write model/ and output/"),
         ("tune", "search for the best hyperparameters, then train, evaluate and export with them"),
-        ("serve", "answer GET /ping and POST /invocations with model/: a trained model or an unpacked package"),
         ("predict", "predict the records of files with a trained model: id, label by name, probabilities"),
+        ("compare", "compare finished jobs: settings that differ, and test metrics with paired differences"),
+        ("serve", "answer GET /ping and POST /invocations with model/: a trained model or an unpacked package"),
         ("track", "send a finished job to an MLflow tracking server; again, to complete or update its run"),
         ("demo", "generate a small data set and train on it"),
         *((name, f"run a pipeline step: {step.about}") for name, step in PROCESSING_STEPS.items()),
@@ -45,53 +59,86 @@ def main(command_line: Sequence[str] | None = None) -> int:
         )
         if name in PROCESSING_STEPS:
             PROCESSING_STEPS[name].add_arguments(command)
-        if name == "tune":
-            command.add_argument("--trials", type=int, help="number of trials; overrides tuning.trials")
-            command.add_argument("--max-hours", type=float, help="duration; overrides tuning.max_hours")
-        if name == "serve":
-            command.add_argument("--port", type=int, help=f"port to listen on (default: ${PORT_VARIABLE}, else {PORT})")
-        if name == "predict":
-            _add_predict_arguments(command)
-        if name == "track":
-            _add_tracking_arguments(command)
-    options = parser.parse_args(command_line)
-    paths = JobPaths.resolve(options.root)
-    try:
-        check_root(paths.root)
-    except ContractError as error:
-        parser.error(error.cause)
-    if options.root is not None and options.command not in _NEED_NO_INPUT and not paths.root.is_dir():
-        parser.error(f"--root: {paths.root} is not a folder; create it, or correct the path")
-    if options.command in ("train", "tune"):
-        from container.supervisor import train
+        elif name in _ADD_ARGUMENTS:
+            _ADD_ARGUMENTS[name](command)
+    return parser
 
-        if options.command == "train":
-            return train(paths)
-        given = {"trials": options.trials, "max_hours": options.max_hours}
-        return train(paths, tuning={name: value for name, value in given.items() if value is not None})
-    if options.command == "serve":
-        from container.serving.server import serve
 
-        return serve(paths.model, port=options.port)
-    if options.command == "predict":
-        from container.predict import predict
+def _train(options: argparse.Namespace, paths: JobPaths) -> int:
+    from container.supervisor import train
 
-        return predict(options.model or paths.model, options.input, options.output)
-    if options.command == "track":
-        from container.tracking.send import track
+    return train(paths, fresh=options.fresh)
 
-        given = {name: getattr(options, name) for name in TRACKING_ARGUMENTS.values()}
-        given["mlflow_tags"] = given["mlflow_tags"] and dict(given["mlflow_tags"])
-        return track(paths, {name: value for name, value in given.items() if value is not None})
-    if options.command in PROCESSING_STEPS:
-        from container.steps.program import run_step
 
-        arguments = PROCESSING_STEPS[options.command].arguments
-        values = {argument.name: getattr(options, argument.name) for argument in arguments}
-        return run_step(options.command, paths.root, values, os.environ)
+def _tune(options: argparse.Namespace, paths: JobPaths) -> int:
+    from container.supervisor import train
+
+    given = {"trials": options.trials, "max_hours": options.max_hours}
+    return train(paths, tuning={name: value for name, value in given.items() if value is not None})
+
+
+def _predict(options: argparse.Namespace, paths: JobPaths) -> int:
+    from container.predict import predict
+
+    return predict(options.model or paths.model, options.input, options.output)
+
+
+def _compare(options: argparse.Namespace, _: JobPaths) -> int:
+    from container.evaluation.compare import compare
+
+    return compare(options.jobs)
+
+
+def _serve(options: argparse.Namespace, paths: JobPaths) -> int:
+    from container.serving.server import serve
+
+    return serve(paths.model, port=options.port)
+
+
+def _track(options: argparse.Namespace, paths: JobPaths) -> int:
+    from container.tracking.send import track
+
+    given = {name: getattr(options, name) for name in TRACKING_ARGUMENTS.values()}
+    given["mlflow_tags"] = given["mlflow_tags"] and dict(given["mlflow_tags"])
+    return track(paths, {name: value for name, value in given.items() if value is not None})
+
+
+def _demo(_: argparse.Namespace, paths: JobPaths) -> int:
     from container.demo import demo
 
     return demo(paths)
+
+
+def _step(options: argparse.Namespace, paths: JobPaths) -> int:
+    from container.steps.program import run_step
+
+    arguments = PROCESSING_STEPS[options.command].arguments
+    values = {argument.name: getattr(options, argument.name) for argument in arguments}
+    return run_step(options.command, paths.root, values, os.environ)
+
+
+_COMMANDS: dict[str, Callable[[argparse.Namespace, JobPaths], int]] = {
+    "train": _train, "tune": _tune, "predict": _predict, "compare": _compare, "serve": _serve, "track": _track,
+    "demo": _demo,
+}  # fmt: skip
+
+
+def _add_train_arguments(command: argparse.ArgumentParser) -> None:
+    about = "start over (resume=false): the earlier results stay until the new ones are complete"
+    command.add_argument("--fresh", action="store_true", help=about)
+
+
+def _add_tune_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--trials", type=int, help="number of trials; overrides tuning.trials")
+    command.add_argument("--max-hours", type=float, help="duration; overrides tuning.max_hours")
+
+
+def _add_serve_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--port", type=int, help=f"port to listen on (default: ${PORT_VARIABLE}, else {PORT})")
+
+
+def _add_compare_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("jobs", type=Path, nargs="+", metavar="DIR", help="the folders of two or more jobs")
 
 
 def _add_predict_arguments(command: argparse.ArgumentParser) -> None:
@@ -119,6 +166,16 @@ def _tag(text: str) -> tuple[str, str]:
     if not separator:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
     return key, value
+
+
+_ADD_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "train": _add_train_arguments,
+    "tune": _add_tune_arguments,
+    "predict": _add_predict_arguments,
+    "compare": _add_compare_arguments,
+    "serve": _add_serve_arguments,
+    "track": _add_tracking_arguments,
+}
 
 
 def _stop_before_the_command(*_: object) -> None:

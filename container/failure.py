@@ -52,6 +52,7 @@ class Failure:
         detail: the traceback.
         rank: rank of the worker; None for the supervisor.
         echo: whether it follows from another process's failure.
+        is_known: whether the user can correct it by its cause and fix: the log needs no traceback.
         killed: a signal ended the process before it could report a cause.
         at: time, in seconds since the epoch.
     """
@@ -63,6 +64,7 @@ class Failure:
     echo: bool = False
     killed: bool = False
     at: float = 0.0
+    is_known: bool = False
 
     def __post_init__(self) -> None:
         """Replace what UTF-8 cannot encode, such as the bytes of a file name in another encoding."""
@@ -76,7 +78,8 @@ class Failure:
         detail = "".join(traceback.format_exception(error))
         cause, fix = _explain(error)
         echo = any(_lost_peer(link) for link in _chain(error))
-        return cls(" ".join(cause.split()), fix, detail, rank, echo, at=time.time())
+        is_known = any(isinstance(link, ContractError) for link in _chain(error))
+        return cls(" ".join(cause.split()), fix, detail, rank, echo, at=time.time(), is_known=is_known)
 
     @classmethod
     def from_exit(cls, exit_code: int, *, who: str, rank: int | None = None, at: float = 0.0) -> "Failure":
@@ -116,7 +119,10 @@ def root_cause(failures: list[Failure]) -> Failure:
 
 
 def write_failure(failure: Failure, *paths: Path) -> None:
-    """Write a failure to each of `paths` and to stderr; none of them prevents the others."""
+    """Write a failure to each of `paths`, and to stderr, without the traceback of a known one.
+
+    None of them prevents the others.
+    """
     for path in paths:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -127,7 +133,8 @@ def write_failure(failure: Failure, *paths: Path) -> None:
             with contextlib.suppress(OSError):
                 path.unlink()  # an empty file would hide the failure
     with contextlib.suppress(OSError):
-        print(failure.text(), file=sys.stderr, flush=True)
+        shown = replace(failure, detail="") if failure.is_known else failure
+        print(shown.text(), file=sys.stderr, flush=True)
 
 
 def clear_failure(paths: JobPaths) -> None:

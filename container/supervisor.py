@@ -14,7 +14,7 @@ import signal
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -42,10 +42,11 @@ from container.processes import set_up_logging
 from container.timeline import Timeline
 from container.tracking.forward import forward_results
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints, remove_old_checkpoints
+from container.training.identity import check_resumable
 from container.tuning.ensemble import train_members
 from contracts import artifacts
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import TRAINING_JOB, read_settings, with_own_checkpoints
+from contracts.hyperparameter_files import TRAINING_JOB, GivenSettings, read_settings, with_own_checkpoints
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import check_writable, exists
 from contracts.local_paths import with_local_paths
@@ -68,11 +69,12 @@ class Verdict:
     where: str = ""
 
 
-def train(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None) -> int:
+def train(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None, fresh: bool = False) -> int:
     """Run the training job under `paths`.
 
     Args:
         tuning: search for the best hyperparameters first, with these settings of the search in addition.
+        fresh: start over, as with resume=false.
 
     Returns:
         0 if every artifact is complete; 1 after a failure, with both failure files written; 143 if stopped on request:
@@ -97,8 +99,9 @@ def train(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None) -> int:
             control = Control(topology, lambda key: _hear(control, stop, key))
             with _alone_in(paths), tempfile.TemporaryDirectory(prefix="job-", ignore_cleanup_errors=True) as scratch:
                 clear_failure(paths)
+                given = partial(read_settings, tuning=tuning, fresh=fresh)
                 return _train(
-                    paths, Scratch(Path(scratch)), timeline=timeline, stop=stop, control=control, tuning=tuning
+                    paths, Scratch(Path(scratch)), timeline=timeline, stop=stop, control=control, read_given=given
                 )
         except AnotherJobError as error:
             print(error, file=sys.stderr, flush=True)  # the failure files belong to the other job
@@ -142,10 +145,10 @@ def _train(
     timeline: Timeline,
     stop: StopHandler,
     control: Control,
-    tuning: Mapping[str, Any] | None,
+    read_given: Callable[[JobPaths], GivenSettings],
 ) -> int:
     paths = find_channels(paths)
-    given = with_classes_of_train(read_settings(paths, tuning=tuning), paths)
+    given = with_classes_of_train(read_given(paths), paths)
     topology = control.topology
     num_gpus = count_gpus()
     check_interfaces(os.environ, num_gpus=num_gpus)
@@ -163,6 +166,9 @@ def _train(
         timeline.mark("search")
     num_workers = processes_per_host(hp, num_gpus=num_gpus)
     check_before_preparing(paths, hp, hosts=topology.size, per_host=num_workers)
+    resumes = hp.resume and kind == "whole" and hp.num_members == 1
+    if resumes:
+        check_resumable(hp, paths.checkpoints, given=given.values)
     timeline.mark("read contracts")
     _meet_hosts(control, hp, num_workers)
     if topology.size > 1:
@@ -184,6 +190,8 @@ def _train(
         timeline.mark("prepare data")
         if kind == "whole":
             hp = choose(DataFacts.read(prepared.summary))
+        if resumes:
+            check_resumable(hp, paths.checkpoints, given=given.values, prepared=prepared)
         job = Job(paths, hp, scratch, prepared.folder, timeline, kind, members)
         stop.interrupts = False
         failure = workers.run(job)

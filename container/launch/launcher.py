@@ -6,6 +6,7 @@ that would occur again.
 """
 
 import json
+import logging
 import os
 import signal
 import sys
@@ -59,6 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     scratch, num_workers = Scratch(Path(arguments[0])), int(arguments[1])
     die_with_parent()
     set_up_logging()
+    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # `failure_of` says what failed
     for line in sys.stdin:
         attempt = Attempt(**json.loads(line))
         try:

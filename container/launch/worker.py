@@ -3,7 +3,6 @@
 import logging
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -74,9 +73,10 @@ def main(arguments: Sequence[str]) -> int:
     except BaseException as error:
         try:
             failure = Failure.from_exception(error, rank=rank)
-            with suppress(OSError):
-                print(f"[rank {rank}] {failure.cause}", flush=True)  # first: the disk may be full
-            write_json(scratch.error_file(rank), asdict(failure))
+            try:
+                write_json(scratch.error_file(rank), asdict(failure))
+            except OSError:  # the disk may be full
+                print(f"[rank {rank}] {failure.cause}", flush=True)
             logging.shutdown()
         finally:
             os._exit(1)  # does not wait for a collective

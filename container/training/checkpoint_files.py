@@ -87,6 +87,15 @@ def complete_checkpoints(folder: Path) -> list[Checkpoint]:
     return sorted(complete, key=lambda checkpoint: checkpoint.step)
 
 
+def newest_checkpoint(folder: Path) -> Checkpoint | None:
+    """Return the complete checkpoint of the latest step, if there is one; log and change nothing."""
+    found: list[Checkpoint] = []
+    for path in checkpoint_folders(folder):
+        with suppress(OSError, ValueError):
+            found.append(_read(path))
+    return max(found, key=lambda checkpoint: checkpoint.step, default=None)
+
+
 def remove_old_checkpoints(folder: Path, *, keep: int, newest: str | None = None, uploads: bool = True) -> None:
     """Keep the best checkpoint, the newest ones, and those without which the upload would have no complete one.
 

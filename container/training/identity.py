@@ -1,11 +1,14 @@
 """Check that a run may resume a checkpoint: same settings, data and global batch."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from container.data.sampler import BatchPlan
+from container.preprocessing.prepared import PreparedData
+from container.training.checkpoint_files import newest_checkpoint
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 
@@ -19,6 +22,30 @@ def identity(hp: Hyperparameters, fitted_fingerprint: str, digests: Mapping[str,
     return {"fitted": fitted_fingerprint, "rows": rows, "hyperparameters": settings}
 
 
+def check_resumable(
+    hp: Hyperparameters, folder: Path, *, given: Collection[str], prepared: PreparedData | None = None
+) -> None:
+    """Raise ContractError if the newest checkpoint in `folder` has other settings or data than this run.
+
+    Args:
+        given: what the user set. Before the data is prepared, a preset may still choose other settings.
+        prepared: the data, once it is prepared.
+    """
+    newest = newest_checkpoint(folder)
+    if newest is None:
+        return
+    saved = newest.content["identity"]
+    if prepared is not None:
+        current = identity(hp, prepared.fitted.fingerprint, prepared.digests)
+    else:
+        known = set(hp.names_of("prepare", "train"))
+        if hp.preset != "defaults":
+            known &= set(given)
+        settings = {**saved["hyperparameters"], **hp.model_dump(mode="json", include=known)}
+        current = {**saved, "hyperparameters": settings}
+    check_identity(saved, current, folder=str(newest.folder))
+
+
 def check_identity(saved: dict[str, Any], current: dict[str, Any], *, folder: str) -> None:
     """Raise ContractError if the run that saved a checkpoint differs from the run that would resume it."""
     # A checkpoint of an earlier version lacks newer settings: they had no effect, as by their defaults.
@@ -26,7 +53,10 @@ def check_identity(saved: dict[str, Any], current: dict[str, Any], *, folder: st
     defaults = {name: Hyperparameters.model_fields[name].default for name in names}
     old, new = {**defaults, **saved["hyperparameters"]}, current["hyperparameters"]
     changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
-    fix = "Undo the change, or start over with resume=false, which removes the checkpoints."
+    fix = (
+        "Undo the change; or start over with `train --fresh` (resume=false), which removes the checkpoints. "
+        "The model and the report of the finished job stay until the new ones are complete."
+    )
     if changed:
         name, *others = changed
         raise ContractError(

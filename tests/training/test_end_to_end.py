@@ -85,7 +85,8 @@ def test_predictions_have_every_row_once_in_order_with_its_id(job):
     for i, split in ((1, "val"), (2, "test")):
         expected = table(24, seed=i, classes=job.classes)
         predictions = job.predictions(split)
-        assert predictions.columns.tolist() == ["order_id", "label", *(f"prob_class_{k}" for k in range(job.classes))]
+        scores = [f"prob_class_{k}" for k in range(job.classes)]
+        assert predictions.columns.tolist() == ["order_id", "label", *scores, "predicted_label"]
         assert predictions["order_id"].tolist() == expected["order_id"].tolist()
         assert predictions["label"].tolist() == expected["label"].tolist()
         probabilities = predictions.filter(like="prob_class_").to_numpy()

@@ -1,5 +1,6 @@
 """What a resumed run may change, and how it keeps the global batch."""
 
+import json
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.data.sampler import BatchPlan
-from container.training.identity import check_identity, identity, resume_batch_plan
+from container.training.identity import check_identity, check_resumable, identity, resume_batch_plan
 from container.training.training_run import TrainingRun
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
@@ -132,3 +133,31 @@ def test_a_resumed_run_may_train_longer_but_not_differently():
         check_identity(saved, identity(hyperparameters(), "xyz", ROWS), folder="c")
     with pytest.raises(ContractError, match="other data or preprocessing"):
         check_identity(saved, identity(hyperparameters(), "abc", {**ROWS, "train": "3"}), folder="c")
+
+
+def write_checkpoint(folder, hp):
+    """A complete checkpoint of a run with these settings, as far as it is read without torch."""
+    path = folder / "epoch=0-step=3.ckpt"
+    path.mkdir(parents=True)
+    (path / ".metadata").touch()
+    (path / "state.json").write_text(json.dumps({"step": 3, "identity": identity(hp, "abc", ROWS)}))
+    sizes = {name: (path / name).stat().st_size for name in (".metadata", "state.json")}
+    (path / "manifest.json").write_text(json.dumps(sizes))
+
+
+def test_a_changed_setting_is_found_before_the_data_is_prepared(tmp_path):
+    check_resumable(hyperparameters(lr=0.5), tmp_path, given=["lr"])
+    write_checkpoint(tmp_path, hyperparameters())
+    check_resumable(hyperparameters(max_epochs=9), tmp_path, given=["max_epochs"])
+    with pytest.raises(ContractError, match=r"lr: .* trained with 0\.002, this run has 0\.5"):
+        check_resumable(hyperparameters(lr=0.5), tmp_path, given=["lr"])
+
+
+def test_before_the_data_is_prepared_a_preset_may_still_choose_what_the_user_did_not_set(tmp_path):
+    write_checkpoint(tmp_path, hyperparameters(preset="recommended", batch_size=16, weight_decay=0.01))
+    check_resumable(hyperparameters(preset="recommended", batch_size=8), tmp_path, given=["preset"])
+    for names in (["preset", "weight_decay"], ["weight_decay"]):
+        with pytest.raises(ContractError, match=r"weight_decay: .* trained with 0\.01, this run has 0\.2"):
+            check_resumable(hyperparameters(preset="recommended", weight_decay=0.2), tmp_path, given=names)
+    with pytest.raises(ContractError, match=r"weight_decay: .* trained with 0\.01, this run has 0\.0"):
+        check_resumable(hyperparameters(), tmp_path, given=[])

@@ -1,0 +1,94 @@
+import json
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from container.__main__ import main
+from container.decision.decision import Decision
+from container.evaluation.bootstrap import Scores, paired_differences
+from container.evaluation.predictions import SplitPredictions, write_predictions
+from testing.table_jobs import fit, table
+
+
+def scores(labels, *, noise, seed):
+    """Probabilities of two classes that follow the labels, with noise; the more probable class is decided."""
+    rng = np.random.default_rng(seed)
+    second = 1 / (1 + np.exp(-(2 * labels - 1 + noise * rng.normal(size=len(labels)))))
+    return Scores(np.stack([1 - second, second], axis=1), (second >= 0.5).astype(int))
+
+
+def test_a_better_model_has_intervals_beyond_zero_and_the_same_model_has_none():
+    labels = np.arange(400) % 2
+    good, bad = (scores(labels, noise=noise, seed=0) for noise in (0.5, 4.0))
+    found = paired_differences(labels, bad, good)
+    assert {name: each.sign for name, each in found.items()} == {
+        "loss": -1, "auroc": 1, "average_precision": 1, "f1_score": 1, "accuracy": 1,
+    }  # fmt: skip
+    same = paired_differences(labels, good, good)
+    assert all(each.value == 0 and each.interval is None for each in same.values())
+
+
+def test_the_interval_of_a_paired_difference_contains_the_true_one_in_95_percent_of_samples():
+    inside = []
+    for seed in range(200):
+        labels = (np.random.default_rng(seed).random(300) < 0.3).astype(int)
+        one, other = scores(labels, noise=2.0, seed=2 * seed), scores(labels, noise=2.0, seed=2 * seed + 1)
+        low, high = paired_differences(labels, one, other)["auroc"].interval
+        inside.append(low <= 0 <= high)
+    assert 0.9 <= np.mean(inside) <= 0.99
+
+
+def test_unlabelled_records_and_one_class_have_no_difference():
+    labels = np.array([1, 1, -1, 1])
+    model = scores(labels, noise=1.0, seed=0)
+    assert paired_differences(labels, model, model) == {}
+
+
+@pytest.fixture
+def job(tmp_path):
+    """A function that writes what compare reads of a finished job."""
+    preprocessor, _ = fit(tmp_path / "fit", table(40))
+
+    def write(name, *, noise, ids=range(60), **settings):
+        root, labels = tmp_path / name, np.arange(60) % 2
+        (root / "output/data").mkdir(parents=True)
+        preprocessor.fitted.save(root / "model")
+        Decision().save(root / "model")
+        (root / "model/hyperparameters.json").write_text(json.dumps({"lr": 2e-5, **settings}))
+        (root / "output/data/metrics.json").write_text(json.dumps({"test/auroc": 0.5 + noise / 10}))
+        raw = pa.chunked_array([pa.array(labels)])
+        found = scores(labels, noise=noise, seed=1).probabilities
+        split = SplitPredictions("test", pa.chunked_array([pa.array(map(str, ids))]), raw, labels, found)
+        write_predictions(
+            root / "output/data", split, predicted=raw, id_name="id", label_name="label", file_format="csv"
+        )
+        return str(root)
+
+    return write
+
+
+def test_settings_that_differ_and_metrics_with_differences_are_printed(job, capsys):
+    first, second = job("one", noise=4.0), job("two", noise=0.5, lr=1e-3)
+    assert main(["compare", first, second]) == 0
+    lines = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["lr", "2e-05", "0.001"] in lines
+    assert len([line for line in lines if line and line[0] == "batch_size"]) == 0
+    (auroc,) = [line for line in lines if line and line[0] == "auroc"]
+    assert auroc[1:3] == ["0.9000", "0.5500"]
+    assert auroc[3].startswith("+0.")
+    assert auroc[-1].endswith(")*")
+
+
+def test_jobs_with_other_test_records_have_no_differences(job, capsys):
+    assert main(["compare", job("one", noise=1.0), job("two", noise=1.0, ids=range(1, 61))]) == 0
+    printed = capsys.readouterr().out
+    assert "No setting differs." in printed
+    assert "Differences need the same records of test" in printed
+
+
+@pytest.mark.parametrize("folders", [["one"], ["one", "missing"]])
+def test_a_folder_without_a_finished_job_is_named(job, tmp_path, capsys, folders):
+    job("one", noise=1.0)
+    assert main(["compare", *(str(tmp_path / name) for name in folders)]) == 1
+    assert ("missing: has no test predictions" if "missing" in folders else "at least two") in capsys.readouterr().err
