@@ -173,17 +173,7 @@ def _check_columns(hp: Hyperparameters) -> None:
                 f"{name}: {unlisted} is not in {known} {getattr(hp, known)}",
                 f"Add the column to {known}, or remove it from {name}.",
             )
-    for name in ("id_name", "label_name"):
-        if PROBABILITY_COLUMN.fullmatch(getattr(hp, name) or ROW_NUMBER):
-            raise ContractError(
-                f"{name}: column {getattr(hp, name)!r} has the name of a column of probabilities in the predictions",
-                f"Rename the column in the data, and set {name} to its new name.",
-            )
-    if hp.label_name == (hp.id_name or ROW_NUMBER):
-        raise ContractError(
-            f"label_name: column {hp.label_name!r} has the name of the ids in the predictions",
-            "Rename the column in the data, or set id_name to a column of ids.",
-        )
+    _check_names_of_predictions(hp)
     role_of: dict[str, str] = {}
     for role, columns in used_columns(hp).items():
         for column in columns:
@@ -201,6 +191,20 @@ def _check_columns(hp: Hyperparameters) -> None:
             f"input_tab_dim: is {hp.input_tab_dim}, but the table has {numbers} numeric columns "
             f"and {inputs} inputs with the risk values",
             "Remove input_tab_dim: it is computed.",
+        )
+
+
+def _check_names_of_predictions(hp: Hyperparameters) -> None:
+    for name in ("id_name", "label_name"):
+        if PROBABILITY_COLUMN.fullmatch(getattr(hp, name) or ROW_NUMBER):
+            raise ContractError(
+                f"{name}: column {getattr(hp, name)!r} has the name of a column of probabilities in the predictions",
+                f"Rename the column in the data, and set {name} to its new name.",
+            )
+    if hp.label_name == (hp.id_name or ROW_NUMBER):
+        raise ContractError(
+            f"label_name: column {hp.label_name!r} has the name of the ids in the predictions",
+            "Rename the column in the data, or set id_name to a column of ids.",
         )
 
 

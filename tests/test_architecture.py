@@ -61,6 +61,15 @@ def test_the_pipeline_imports_contracts_alone_and_the_sdk_in_one_place():
             assert not roots & {"sagemaker", "boto3", "botocore"}, path
 
 
+def test_a_function_has_at_most_60_lines():
+    longer = {"choose_settings", "_train", "run"}  # to be divided
+    for package in ("contracts", "container", "pipeline"):
+        for path in (REPOSITORY / package).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.FunctionDef) and node.name not in longer:
+                    assert node.end_lineno - node.lineno < 60, f"{path}: {node.name}"
+
+
 START_FAST = [
     "container", "container.supervisor", "container.__main__", "container.predictor", "container.preprocessing.prepare",
     "container.evaluation.evaluate", "container.evaluation.fit_decision", "container.decision.decision",

@@ -88,9 +88,7 @@ def fit_companion(
     Raises:
         NotMade: too few rows, too many classes, or a graph that computes something else than the fitted models.
     """
-    num_classes = min(len(class_weights), MOST_CLASSES)
-    features = train[0].tabular.shape[1] + len(fields) + count_scores(len(fields), columns=num_columns(num_classes))
-    limit = min(MOST_ROWS, most_rows(num_features=features, num_classes=num_classes))
+    limit = _row_limit(train[0].tabular.shape[1], len(fields), min(len(class_weights), MOST_CLASSES))
     rows = _chosen_rows(train, limit=limit, seed=seed)
     labels = np.concatenate([part.label for part in train])
     counts = np.bincount(labels[labels >= 0], minlength=len(class_weights))  # [K]
@@ -119,10 +117,7 @@ def fit_companion(
     if not uses_texts:
         assert table is not None
         trees = table
-    shares = (counts + 0.5) * class_weights
-    shares /= shares.sum()
-    shares[classes] = shares[classes].sum()
-    log_shares = np.log(shares)
+    log_shares = _log_shares(counts, class_weights, classes)
     companion = build_companion(
         fields, bags, linear, trees, num_numbers=tabular.shape[1], classes=classes, log_shares=log_shares
     )
@@ -136,6 +131,19 @@ def fit_companion(
         scores=linear.scores([matrix[checked] for matrix in terms]),
     )
     return fitted
+
+
+def _row_limit(num_inputs: int, num_texts: int, num_classes: int) -> int:
+    num_features = num_inputs + num_texts + count_scores(num_texts, columns=num_columns(num_classes))
+    return min(MOST_ROWS, most_rows(num_features=num_features, num_classes=num_classes))
+
+
+def _log_shares(counts: np.ndarray, class_weights: Sequence[float], classes: np.ndarray) -> np.ndarray:
+    """Return `Fitted.log_shares` for these numbers of rows. [K]"""
+    shares = (counts + 0.5) * class_weights
+    shares /= shares.sum()
+    shares[classes] = shares[classes].sum()
+    return np.log(shares)
 
 
 def _check_graph(

@@ -78,19 +78,7 @@ def build_classifier(
         if hp.architecture.uses_table and tabular_dim:
             kind = {"vector": TabularBranch, "fields": TabularFields}[head.table_features]
             num_numbers = tabular_dim - len(num_codes)
-            edges = scaled_edges(numeric_transform)
-            tabular = build_if_it_fits(
-                lambda: kind(
-                    num_numbers,
-                    hp.hidden_common_dim,
-                    transform=numeric_transform,
-                    dropout=hp.dropout,
-                    embedding=build_numeric_embedding(hp, edges=edges, num_inputs=num_numbers),
-                    categories=CategoryEmbedding(num_codes, hp.category_embedding_dim) if num_codes else None,
-                ),
-                part="the tabular branch",
-                settings="numeric_embedding_dim, category_embedding_dim or hidden_common_dim",
-            )
+            tabular = _tabular(hp, kind, num_numbers, numeric_transform=numeric_transform, num_codes=num_codes)
         widths = {branch.encoder.width for branch in branches.values()}
         fusion = build_if_it_fits(
             lambda: head(
@@ -105,6 +93,29 @@ def build_classifier(
         classifier = Classifier(branches, tabular=tabular, fusion=fusion, modality_dropout=hp.modality_dropout)
     draw_faster(classifier)
     return classifier
+
+
+def _tabular(
+    hp: Hyperparameters,
+    kind: type[TabularBranch] | type[TabularFields],
+    num_numbers: int,
+    *,
+    numeric_transform: NumericTransformParameters,
+    num_codes: Sequence[int],
+) -> TabularBranch | TabularFields:
+    edges = scaled_edges(numeric_transform)
+    return build_if_it_fits(
+        lambda: kind(
+            num_numbers,
+            hp.hidden_common_dim,
+            transform=numeric_transform,
+            dropout=hp.dropout,
+            embedding=build_numeric_embedding(hp, edges=edges, num_inputs=num_numbers),
+            categories=CategoryEmbedding(num_codes, hp.category_embedding_dim) if num_codes else None,
+        ),
+        part="the tabular branch",
+        settings="numeric_embedding_dim, category_embedding_dim or hidden_common_dim",
+    )
 
 
 def load_classifier(model_dir: Path) -> Network:

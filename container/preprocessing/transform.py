@@ -130,10 +130,7 @@ class Preprocessor:
         dropped = int(np.count_nonzero(~kept))
         if dropped:
             table, rows, label, tabular = table.filter(pa.array(kept)), rows[kept], label[kept], tabular[kept]
-        columns = {
-            "row": pa.array(rows),
-            "id": _ids(table, fitted.id_name, rows),
-        }
+        columns = {"row": pa.array(rows), "id": _ids(table, fitted.id_name, rows)}
         if has_label:
             columns["raw_label"] = contiguous(table[fitted.label_name])
         columns["label"] = pa.array(label)

@@ -72,24 +72,20 @@ def explain(
         stopped: called between batches; if it returns True, nothing is measured.
     """
     began = time.perf_counter()
-    labels = val.column("label").to_numpy()
-    sample = even_sample(labels, hp.explain, seed=hp.seed)
+    sample = even_sample(val.column("label").to_numpy(), hp.explain, seed=hp.seed)
     size = min(_BATCH, prediction_batch(hp, device))
 
-    def not_measured(problem: str | None) -> Explanation:
+    def not_measured(problem: str) -> Explanation:
         return Explanation(METRIC, None, len(sample), 0, time.perf_counter() - began, problem=problem)
 
     try:
-        network = model.to(device).eval()
         measured = _Measured(
-            network, data, val, paths=paths, hp=hp, companion=companion, device=device, stopped=stopped
+            model.to(device).eval(), data, val, paths=paths, hp=hp, companion=companion, device=device, stopped=stopped
         )
         if len(measured.columns) == 1:
             return not_measured("the model reads one column, so there is nothing to compare")
         sample = sample[: measured.affordable(sample, size=size)]
-        base, problem = measured.encode(sample, size=size)
-        if base is None:
-            return not_measured(problem)
+        base = measured.encode(sample, size=size)
         columns = [measured.importance(column, kind, base, seed=hp.seed) for column, kind in measured.columns]
         modalities = [measured.ablation(*modality, base=base) for modality in measured.modalities]
     except NotMade as reason:
@@ -103,15 +99,8 @@ def explain(
         "explained in %.1f s: %d columns shuffled %d times over %d val records, %d modalities left out",
         seconds, len(columns), SHUFFLES, len(sample), len(modalities),
     )  # fmt: skip
-    return Explanation(
-        METRIC,
-        base,
-        len(sample),
-        SHUFFLES,
-        seconds,
-        columns=most_important_first(columns),
-        modalities=most_important_first(modalities),
-    )
+    columns, modalities = most_important_first(columns), most_important_first(modalities)
+    return Explanation(METRIC, base, len(sample), SHUFFLES, seconds, columns=columns, modalities=modalities)
 
 
 @dataclass(frozen=True)
@@ -215,10 +204,10 @@ class _Measured:
         return logits
 
     @torch.inference_mode()
-    def encode(self, sample: np.ndarray, *, size: int) -> tuple[float | None, str | None]:
-        """Encode the sample's texts, and return the metric without a change, or the reason why it is undefined."""
+    def encode(self, sample: np.ndarray, *, size: int) -> float:
+        """Encode the sample's texts, and return the metric without a change; raise NotMade if it is undefined."""
         if not len(sample):
-            return None, "no val record has a label"
+            raise NotMade("no val record has a label")
         self._sample = sample
         self._labels = self._val.column("label").to_numpy()[sample]
         self._batches = [
@@ -228,7 +217,10 @@ class _Measured:
         self._raw = self._raw_columns()
         batches = [*(batch for _, batch in self._batches), self._empty_batch(1)]
         self._features = self._encoded(batches)  # of each text and record; last the empty one
-        return self._score({}, self._tabular)
+        base, problem = self._score({}, self._tabular)
+        if base is None:
+            raise NotMade(problem)
+        return base
 
     def _encoded(self, batches: Sequence[PackedBatch]) -> list[list[Tensor]]:
         """Return the features of each text and record."""

@@ -107,7 +107,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     number = 0
     with open_plain(path) as stream:
         try:
-            for row in _objects(stream, path):
+            for row in _Objects(stream, path):
                 number += 1
                 yield row
         except UnicodeDecodeError as error:
@@ -120,59 +120,75 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
             raise ContractError(f"{path}: cannot be read: {first_line(error)}", "Write the file again.") from error
 
 
-def _objects(stream: io.BufferedIOBase, path: Path) -> Iterator[dict[str, Any]]:
-    text = codecs.getreader("utf-8-sig")(stream, "surrogatepass")  # as escaped surrogates
-    buffer, at, number, in_array, ended = "", 0, 0, False, False
-    one_per_line = True  # until a line is not an object
-    while True:
-        while at < len(buffer) and buffer[at] in _BETWEEN:
-            at += 1
-        if at == len(buffer):
-            buffer, at = text.read(BLOCK_BYTES), 0
-            if not buffer:
-                if text.bytebuffer:
-                    raise ContractError(f"{path}: ends inside a character, after row {number}", "Write the file again.")
+class _Objects:
+    """Decode the rows of a file, block by block."""
+
+    def __init__(self, stream: io.BufferedIOBase, path: Path) -> None:
+        self._text = codecs.getreader("utf-8-sig")(stream, "surrogatepass")  # as escaped surrogates
+        self._path = path
+        self._buffer, self._at, self._number = "", 0, 0
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        in_array = self._next() == "["
+        self._at += in_array
+        one_per_line = not in_array  # until a line is not an object
+        while found := self._next():
+            if in_array and found == "]":
+                self._at += 1
+                if self._next():
+                    raise self._error("text follows the end of the array", "Write an array, or an object per line.")
+                return
+            end = self._buffer.rfind("\n", self._at)
+            if one_per_line and end > self._at:
+                rows = _objects_of_lines(self._buffer[self._at : end])
+                one_per_line = rows is not None
+                if rows is not None:
+                    self._number, self._at = self._number + len(rows), end
+                    yield from rows
+                    continue
+            yield self._row()
+        if in_array:
+            raise self._error(f"the array has no end after row {self._number}", "Write the file again.")
+
+    def _next(self) -> str:
+        """Return the next character that is not between rows; "" at the end of the file."""
+        while True:
+            while self._at < len(self._buffer) and self._buffer[self._at] in _BETWEEN:
+                self._at += 1
+            if self._at < len(self._buffer):
+                return self._buffer[self._at]
+            self._buffer, self._at = self._text.read(BLOCK_BYTES), 0
+            if not self._buffer:
+                if self._text.bytebuffer:
+                    raise self._error(f"ends inside a character, after row {self._number}", "Write the file again.")
+                return ""
+
+    def _row(self) -> dict[str, Any]:
+        """Decode one row, of at most ROW_BYTES."""
+        number = self._number + 1
+        while True:
+            try:
+                row, self._at = _ROW_DECODER.raw_decode(self._buffer, self._at)
                 break
-            continue
-        if number == 0 and not in_array and buffer[at] == "[":
-            in_array, at = True, at + 1
-            continue
-        if ended:
-            raise ContractError(f"{path}: text follows the end of the array", "Write an array, or an object per line.")
-        if in_array and buffer[at] == "]":
-            ended, at = True, at + 1
-            continue
-        end = buffer.rfind("\n", at)
-        if one_per_line and not in_array and end > at:
-            rows = _objects_of_lines(buffer[at:end])
-            one_per_line = rows is not None
-            if rows is not None:
-                number, at = number + len(rows), end
-                yield from rows
-                continue
-        try:
-            row, at = _ROW_DECODER.raw_decode(buffer, at)
-        except json.JSONDecodeError as error:
-            more = text.read(BLOCK_BYTES) if len(buffer) - at < ROW_BYTES else ""
-            if more:
-                buffer, at = buffer[at:] + more, 0
-                continue
-            raise ContractError(
-                f"{path}: row {number + 1} is not JSON, or exceeds {ROW_BYTES >> 20} MiB: {error.msg}",
-                "Write an array of objects, or one object per line.",
-            ) from None
-        except ValueError as error:
-            raise ContractError(
-                f"{path}: row {number + 1}: {error}", "Write one flat object per row, with each column once."
-            ) from None
-        number += 1
+            except json.JSONDecodeError as error:
+                more = self._text.read(BLOCK_BYTES) if len(self._buffer) - self._at < ROW_BYTES else ""
+                if not more:
+                    raise self._error(
+                        f"row {number} is not JSON, or exceeds {ROW_BYTES >> 20} MiB: {error.msg}",
+                        "Write an array of objects, or one object per line.",
+                    ) from None
+                self._buffer, self._at = self._buffer[self._at :] + more, 0
+            except ValueError as error:
+                raise self._error(
+                    f"row {number}: {error}", "Write one flat object per row, with each column once."
+                ) from None
+        self._number = number
         if not isinstance(row, dict):
-            raise ContractError(
-                f"{path}: row {number}: {shown(row)} is not an object", "Write each row as {column: value}."
-            )
-        yield row
-    if in_array and not ended:
-        raise ContractError(f"{path}: the array has no end after row {number}", "Write the file again.")
+            raise self._error(f"row {number}: {shown(row)} is not an object", "Write each row as {column: value}.")
+        return row
+
+    def _error(self, cause: str, fix: str) -> ContractError:
+        return ContractError(f"{self._path}: {cause}", fix)
 
 
 def _objects_of_lines(text: str) -> list[dict[str, Any]] | None:

@@ -51,33 +51,61 @@ def records_to_table(records: Any, columns: Sequence[str] = (), *, first: int = 
     if isinstance(records, pa.RecordBatch):
         records = pa.Table.from_batches([records])
     if isinstance(records, pa.Table):
-        check_names(records.column_names, "records")
-        errors = RowErrors()
-        for name, column in zip(records.column_names, records.columns):
-            with errors:
-                _check_values(column, name, first=first)
-        errors.raise_first()
-        cells = [_plain(column, each) for column, each in zip(records.columns, records.schema)]
-        return pa.table(cells, names=as_named(records.column_names, columns)) if cells else records
+        return _from_arrow(records, columns, first=first)
     if hasattr(records, "columns") and hasattr(records, "iloc"):
-        names = as_named([str(name) for name in records.columns], columns)
-        check_names(names, "records")
-        if len(records) and not names:
-            raise ContractError(f"records: {len(records)} rows have no column", "Pass a table with columns.")
-        return pa.table({name: _untyped(_series(records.iloc[:, i])) for i, name in enumerate(names)})
-    if isinstance(records, Mapping):
-        records = [records]
+        return _from_pandas(records, columns)
+    rows, names = _named_rows(_rows(records, first=first), columns, first=first)
+    empty = [index for index, row in enumerate(rows if columns else ()) if row.keys().isdisjoint(columns)]
+    if empty:
+        raise ContractError.of_rows(
+            {
+                index: f"record {first + index + 1}: has no column of the model, only {shown([*rows[index]])}"
+                for index in empty
+            },
+            f"Pass a value, or null, for at least one of {', '.join(map(repr, columns))}.",
+        )
+    return pa.table({name: _untyped(_column([row.get(name) for row in rows])) for name in names})
+
+
+def _from_arrow(table: pa.Table, columns: Sequence[str], *, first: int) -> pa.Table:
+    check_names(table.column_names, "records")
+    errors = RowErrors()
+    for name, column in zip(table.column_names, table.columns):
+        with errors:
+            _check_values(column, name, first=first)
+    errors.raise_first()
+    cells = [_plain(column, each) for column, each in zip(table.columns, table.schema)]
+    return pa.table(cells, names=as_named(table.column_names, columns)) if cells else table
+
+
+def _from_pandas(frame: Any, columns: Sequence[str]) -> pa.Table:
+    names = as_named([str(name) for name in frame.columns], columns)
+    check_names(names, "records")
+    if len(frame) and not names:
+        raise ContractError(f"records: {len(frame)} rows have no column", "Pass a table with columns.")
+    return pa.table({name: _untyped(_series(frame.iloc[:, i])) for i, name in enumerate(names)})
+
+
+def _rows(records: Any, *, first: int) -> list[Mapping[Any, Any]]:
+    """Return a list of dicts; raise ContractError for anything else."""
     try:
-        rows = iter(records)
+        rows = [records] if isinstance(records, Mapping) else list(iter(records))
     except TypeError:
         raise ContractError(f"records: {shown(records)} is of type {type(records).__name__}", _FIX) from None
-    rows = list(rows)
-    wrong = {index: row for index, row in enumerate(rows) if not isinstance(row, Mapping)}
-    if wrong:
-        causes = {
-            index: f"record {first + index + 1}: {shown(row)} is not a dict of columns" for index, row in wrong.items()
-        }
+    causes = {
+        index: f"record {first + index + 1}: {shown(row)} is not a dict of columns"
+        for index, row in enumerate(rows)
+        if not isinstance(row, Mapping)
+    }
+    if causes:
         raise ContractError.of_rows(causes, _FIX)
+    return rows
+
+
+def _named_rows(
+    rows: Sequence[Mapping[Any, Any]], columns: Sequence[str], *, first: int
+) -> tuple[Sequence[Mapping[str, Any]], Iterable[str]]:
+    """Return rows whose keys are texts, in the form of `columns`, and the names of the columns to take from them."""
     names = dict.fromkeys(name for row in rows for name in row)
     if not all(isinstance(name, str) for name in names):
         for index, row in enumerate(rows):
@@ -92,17 +120,7 @@ def records_to_table(records: Any, columns: Sequence[str] = (), *, first: int = 
     if (named := as_named(list(names), columns)) != list(names):
         of_name = dict(zip(names, named))
         rows = [{of_name[name]: value for name, value in row.items()} for row in rows]
-    names = dict.fromkeys(columns) or names
-    empty = [index for index, row in enumerate(rows if columns else ()) if row.keys().isdisjoint(columns)]
-    if empty:
-        raise ContractError.of_rows(
-            {
-                index: f"record {first + index + 1}: has no column of the model, only {shown([*rows[index]])}"
-                for index in empty
-            },
-            f"Pass a value, or null, for at least one of {', '.join(map(repr, columns))}.",
-        )
-    return pa.table({name: _untyped(_column([row.get(name) for row in rows])) for name in names})
+    return rows, dict.fromkeys(columns) or names
 
 
 def check_single_values(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> None:

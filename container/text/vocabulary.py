@@ -70,12 +70,7 @@ def learn_vocabulary(
         ContractError: no text, a vocab_size too small, or an encoder_config that scratch_config rejects.
     """
     limit = vocabulary_limit(encoder_config)
-    tokenizer = Tokenizer(models.WordPiece({}, unk_token="[UNK]", continuing_subword_prefix=_PREFIX))
-    # Accents and marks stay: without them, words of many languages are equal. NFC: a letter is one character.
-    tokenizer.normalizer = normalizers.Sequence(
-        [normalizers.NFC(), normalizers.BertNormalizer(lowercase=True, strip_accents=False)]
-    )
-    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer = _empty_tokenizer()
     counts = _count_words(_thin(texts, seed=seed), tokenizer)
     if not counts:
         raise ContractError(
@@ -106,6 +101,16 @@ def learn_vocabulary(
             "model_max_length": max_sen_len,
         },
     )
+
+
+def _empty_tokenizer() -> Tokenizer:
+    tokenizer = Tokenizer(models.WordPiece({}, unk_token="[UNK]", continuing_subword_prefix=_PREFIX))
+    # Accents and marks stay: without them, words of many languages are equal. NFC: a letter is one character.
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFC(), normalizers.BertNormalizer(lowercase=True, strip_accents=False)]
+    )
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
 
 
 def _write_json(path: Path, value: dict[str, Any]) -> None:
