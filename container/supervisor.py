@@ -40,7 +40,7 @@ from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
 from container.processes import set_up_logging
 from container.timeline import Timeline
-from container.tracking.forward import forward_results
+from container.tracking.process import send_results
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints, remove_old_checkpoints
 from container.training.identity import check_resumable
 from container.tuning.ensemble import train_members
@@ -197,7 +197,7 @@ def _train(
         failure = workers.run(job)
     own = _verdict(job, failure, stop) if topology.leads else None
     if own is not None and own.exit_code == COMPLETED:
-        forward_results(paths, hp, stopping=lambda: stop.requested)
+        send_results(paths, hp, stopping=lambda: stop.requested)
     verdict = _agree_verdict(control, own)
     if verdict.failure is not None:
         return _fail(paths, verdict.failure)

@@ -249,7 +249,7 @@ MODEL_METRICS = StepContract(
 TRACKING = StepContract(
     name="Tracking",
     kind="processing",
-    command="forward",
+    command="send-results",
     about="Send the training job's results to an MLflow server. Runs if the configuration has mlflow.",
     inputs=(
         _MODEL_INPUT,

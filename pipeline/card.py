@@ -4,8 +4,8 @@ import json
 from collections.abc import Collection, Mapping
 
 from contracts.errors import shortened
+from pipeline.condition import ConditionOutcome
 from pipeline.config import PipelineConfig
-from pipeline.decision import ConditionOutcome
 from pipeline.plan import MOST_VALUES
 
 DOMAIN, TASK = "NATURAL_LANGUAGE_PROCESSING", "CLASSIFICATION"  # of every model package
@@ -17,14 +17,14 @@ def model_card(
     *,
     searched: Collection[str] = (),
     image: str | None,
-    decision: ConditionOutcome | None,
+    outcome: ConditionOutcome | None,
 ) -> str:
     """Return the card as JSON; the same arguments give the same bytes.
 
     Args:
         searched: the hyperparameters that SageMaker's tuner chooses; those of a search in the job are in its `tuning`.
         image: the image for training and serving; None for a local run.
-        decision: the outcome of the condition; None in a definition, whose executions have parameters.
+        outcome: the outcome of the condition; None in a definition, whose executions have parameters.
     """
     registration = config.registration
     search = json.loads(hyperparameters.get("tuning", "null")) or {}
@@ -33,7 +33,7 @@ def model_card(
     known = {"loss": "cross_entropy", "early_stop_metric": _default_metric(given), **given}
     known |= dict.fromkeys(searched, "of the best trial")
     known["early_stop_metric"] = search.get("metric") or known["early_stop_metric"]
-    parameters = "" if decision else " Parameters of an execution take precedence."
+    parameters = "" if outcome else " Parameters of an execution take precedence."
     card = {
         "model_overview": {"model_creator": registration.creator},
         "business_details": {"business_problem": registration.problem},
@@ -51,7 +51,7 @@ def model_card(
                 "training_environment": {"container_image": [image] if image else []},
             },
         },
-        "evaluation_details": [_evaluation(config, decision)],
+        "evaluation_details": [_evaluation(config, outcome)],
         "additional_information": {"caveats_and_recommendations": registration.caveats},
     }
     return json.dumps(_without_empty(card), sort_keys=True)
@@ -63,17 +63,17 @@ def _default_metric(hyperparameters: Mapping[str, str]) -> str:
     return default if preset in ("defaults", "documents") else f"the early_stop_metric of preset {preset}"
 
 
-def _evaluation(config: PipelineConfig, decision: ConditionOutcome | None) -> dict[str, object]:
+def _evaluation(config: PipelineConfig, outcome: ConditionOutcome | None) -> dict[str, object]:
     condition = config.condition
     required = f"{condition.metric} {condition.word} {condition.threshold:g}"
     if condition.beat != "nothing":
         required += f", and as good as the {condition.beat} registered model (margin {condition.margin:g})"
     evaluation: dict[str, object] = {
         "name": "Condition of registration",
-        "evaluation_observation": f"Required{'' if decision else ', without parameters of the execution'}: {required}.",
+        "evaluation_observation": f"Required{'' if outcome else ', without parameters of the execution'}: {required}.",
     }
-    if decision is not None and decision.value is not None:
-        measured = {"name": condition.metric, "type": "number", "value": decision.value}
+    if outcome is not None and outcome.value is not None:
+        measured = {"name": condition.metric, "type": "number", "value": outcome.value}
         evaluation["metric_groups"] = [{"name": "decision", "metric_data": [measured]}]
     return evaluation
 

@@ -130,14 +130,14 @@ class Autoscaling(Section):
         return self
 
 
-class Hosts(Section):
+class EndpointInstances(Section):
     """The instances of an endpoint."""
 
     instance_type: InstanceType = Field(default="ml.m5.xlarge", description="Instance type.")
     instance_count: int = Field(default=1, ge=1, le=1_000, description="Instances of a new endpoint.")
 
 
-class RealTime(Hosts):
+class RealTime(EndpointInstances):
     """An endpoint on instances that always run: answers within 60 s."""
 
     capture_percent: int = Field(
@@ -163,7 +163,7 @@ class Serverless(Section):
     concurrency: int = Field(default=5, ge=1, le=200, description="Requests at a time.")
 
 
-class Asynchronous(Hosts):
+class Asynchronous(EndpointInstances):
     """An endpoint with a queue: requests and answers are objects in S3, up to 1 GB and one hour."""
 
     output: S3Folder | None = Field(

@@ -30,7 +30,7 @@ from contracts.tuning_space import metric_of, most_validations, space_of
 from pipeline.checks import check_against_training, check_comparison, feature_columns
 from pipeline.config import PipelineConfig
 from pipeline.graph import AFTER_CONDITION, CONDITION, OPTIONAL, ORDER, outside_inputs, source
-from pipeline.hosting import check_batch_settings, serving_settings
+from pipeline.serving_settings import check_batch_settings, serving_settings
 
 # What a job's environment or hyperparameters can contain; the rest is in a file. botocore's model of the service allows
 # hyperparameters of 2,500 characters, AWS's documentation 256, and both refuse line breaks.

@@ -1,4 +1,4 @@
-"""Run a host in a process of its own, so that its work does not delay the process that answers /ping."""
+"""Run the model in a process of its own, so that its work does not delay the process that answers /ping."""
 
 import atexit
 import faulthandler
@@ -26,7 +26,7 @@ from container.serving.gunzip import Body
 from contracts.errors import ContractError, first_line
 
 if TYPE_CHECKING:
-    from container.serving.hosting import Host
+    from container.serving.runner import Runner
 
 logger = logging.getLogger(__name__)
 
@@ -164,8 +164,8 @@ def _run(folder: Path, control: socket.socket, timeout: float) -> NoReturn:
         die_with_parent()
         os.nice(_NICE)
         sys.setswitchinterval(_SWITCH_SECONDS)
-        host = _load(folder, control)
-        threading.Thread(target=_end_if_it_hangs, args=(host, timeout), daemon=True).start()
+        runner = _load(folder, control)
+        threading.Thread(target=_end_if_it_hangs, args=(runner, timeout), daemon=True).start()
         while True:
             data, descriptors, *_ = socket.recv_fds(control, 1, 1)
             if not data:
@@ -173,7 +173,7 @@ def _run(folder: Path, control: socket.socket, timeout: float) -> NoReturn:
             if descriptors:  # else this process has too many; the server's process gets ConnectionError
                 connection = socket.socket(fileno=descriptors[0])
                 try:
-                    threading.Thread(target=_respond, args=(host, connection, timeout), daemon=True).start()
+                    threading.Thread(target=_respond, args=(runner, connection, timeout), daemon=True).start()
                 except RuntimeError as error:  # the limit on processes
                     logger.warning("a request gets status 503: %s\n%s", error, MORE_THREADS)
                     connection.close()
@@ -183,15 +183,15 @@ def _run(folder: Path, control: socket.socket, timeout: float) -> NoReturn:
         end_process(_FAILED)
 
 
-def _end_if_it_hangs(host: "Host", timeout: float) -> NoReturn:
+def _end_if_it_hangs(runner: "Runner", timeout: float) -> NoReturn:
     """End the process if a call runs for _MOST_TIMEOUTS times the time limit of a request.
 
     Seconds are counted: those in which a service freezes the whole machine must not end it.
     """
-    seen, seconds = host.current(), 0
+    seen, seconds = runner.current(), 0
     while seconds <= _MOST_TIMEOUTS * timeout:
         time.sleep(1)
-        current = host.current()
+        current = runner.current()
         hangs = any(call is not None and call == before for call, before in zip(current, seen, strict=True))
         seen, seconds = current, seconds + 1 if hangs else 0
     logger.error("the model hangs: a call runs for more than %d s; the stack of each thread follows", seconds - 1)
@@ -199,12 +199,12 @@ def _end_if_it_hangs(host: "Host", timeout: float) -> NoReturn:
     end_process(_FAILED)
 
 
-def _load(folder: Path, control: socket.socket) -> "Host":
+def _load(folder: Path, control: socket.socket) -> "Runner":
     # Imported here: Arrow and ONNX Runtime take memory, which the server's process does not need.
-    from container.serving.hosting import load_host
+    from container.serving.runner import load_runner
 
     try:
-        host = load_host(folder)
+        runner = load_runner(folder)
     except BaseException as error:  # a package's own inference.py may call sys.exit
         cause, fix = f"the model cannot be loaded: {type(error).__name__}: {first_line(error)}", ""
         if isinstance(error, ContractError):
@@ -213,22 +213,22 @@ def _load(folder: Path, control: socket.socket) -> "Host":
             logger.exception("the traceback of the model's process")
         _send(control, {"cause": cause, "fix": fix}, io.BytesIO())
         end_process(_FAILED)
-    _send(control, {"sample_lines": [line.decode() for line in host.sample_lines()]}, io.BytesIO())
-    return host
+    _send(control, {"sample_lines": [line.decode() for line in runner.sample_lines()]}, io.BytesIO())
+    return runner
 
 
-def _respond(host: "Host", connection: socket.socket, timeout: float) -> None:
+def _respond(runner: "Runner", connection: socket.socket, timeout: float) -> None:
     with connection, suppress(ConnectionError):  # the server's process waits no longer
         while True:  # without names for a request and its answer: an idle thread holds no memory
-            _send(connection, *_answer(host, *_receive(connection), timeout))
+            _send(connection, *_answer(runner, *_receive(connection), timeout))
 
 
-def _answer(host: "Host", request: dict[str, Any], body: bytes, timeout: float) -> tuple[dict[str, Any], BinaryIO]:
+def _answer(runner: "Runner", request: dict[str, Any], body: bytes, timeout: float) -> tuple[dict[str, Any], BinaryIO]:
     try:
-        answer, media_type, status = host.answer(body, request["headers"])
+        answer, media_type, status = runner.answer(body, request["headers"])
         return {"media_type": media_type, "status": status}, io.BytesIO(answer)
     except BaseException as error:  # a package's own inference.py may call sys.exit
-        if not host.healthy:
+        if not runner.healthy:
             logger.exception("the model's process failed")
             end_process(_FAILED)
         refused = as_request_error(error, timeout)

@@ -9,7 +9,7 @@ import logging
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,20 +20,12 @@ from container.preprocessing.fitted import FittedPreprocessing
 from container.serving import inference
 from container.serving.answers import PROBABILITIES
 from container.steps import ask_package
-from container.steps.check_records import Expected, expected_records, expressible
+from container.steps.check_records import Expected, expected_records
 from container.steps.program import StepRun
-from container.steps.sample_requests import Record, request_body, sample_name
+from container.steps.sample_requests import SUFFIXES, Record, request_body
 from contracts import artifacts
 from contracts.errors import ContractError
-from contracts.serving import (
-    CODE_FOLDER,
-    CSV,
-    ENTRY_POINT,
-    JSON,
-    MEDIA_TYPES,
-    RecordSettings,
-    ServingSettings,
-)
+from contracts.serving import CODE_FOLDER, CSV, ENTRY_POINT, JSON, MEDIA_TYPES, RecordSettings, ServingSettings
 from contracts.spelling import did_you_mean
 from contracts.steps import ARCHIVED_MODEL, PAYLOAD_ARCHIVE, PAYLOAD_CHECK, PayloadSettings
 
@@ -59,31 +51,6 @@ class Package:
     is_ours: bool
 
 
-@dataclass
-class Question:
-    """A request, its expected answer and its result.
-
-    Attributes:
-        file: contains the request's body.
-        records: number of records in the request.
-        expected: records and predictions to compare with; None for a sample request.
-        answer: the body of the response.
-        max_difference: between the answer's and the expected probabilities; None if they were not compared.
-    """
-
-    content_type: str
-    media_type: str
-    file: Path
-    records: int
-    expected: Expected | None = None
-    answer: bytes = b""
-    max_difference: float | None = None
-
-    @property
-    def accept(self) -> str:
-        return CSV if self.media_type == CSV else JSON
-
-
 def run(step: StepRun) -> None:
     """Write payload.tar.gz with a sample request of each content type, and payload_check.json.
 
@@ -95,77 +62,46 @@ def run(step: StepRun) -> None:
             answers that differ from the training job's predictions.
     """
     settings: PayloadSettings = step.settings
-    media_types = {name: MEDIA_TYPES[name] for name in settings.content_types}
     package = _unpack(step.required_input("model_input") / ARCHIVED_MODEL, step.scratch / "package")
-    record = _sample_record(package.fitted, settings)
-
-    def body_of(records: Sequence[Record], media_type: str) -> bytes:
-        header = settings.serving_csv_header != "absent"
-        return request_body(records, media_type, header=header, csv_columns=settings.serving_csv_columns)
-
-    expected = expected_records(
-        step.input("processed_data"),
-        step.input("eval_output"),
-        package=package.folder,
-        fitted=package.fitted,
-        count=settings.check_rows,
-        most_tokens=settings.serving_max_tokens,
-        scratch=step.scratch,
-    )
-    samples: list[Question] = []
-    checks: list[Question] = []
-    for number, (content_type, media_type) in enumerate(media_types.items()):
-        file = step.scratch / sample_name(content_type, media_type, number)
-        file.write_bytes(body_of([record], media_type))
-        samples.append(Question(content_type, media_type, file, 1))
-        if expected is not None and (sent := expressible(expected, media_type)).records:
-            file = step.scratch / f"check_{number}"
-            file.write_bytes(body_of(sent.records, media_type))
-            checks.append(Question(content_type, media_type, file, len(sent.records), sent))
-    if settings.serving_onnx_variant is None:
-        _ask(package, [*samples, *checks], step.scratch, settings)
-    else:  # its probabilities are not those of the training job, which has measured the difference
-        _ask(package, samples, step.scratch, settings)
-        _ask(package, checks, step.scratch, settings.model_copy(update={"serving_onnx_variant": None}))
-    if package.is_ours:
-        for question in (*samples, *checks):
-            _check(question, package, settings.tolerance)
-    else:
+    samples = _write_requests(step, [_sample_record(package.fitted, settings)], "payload")
+    answered = []
+    for (content_type, file), answer in zip(samples.items(), _ask(package, samples, step.scratch, settings)):
+        if package.is_ours:
+            _probabilities(answer, content_type, package, records=1)
+        answered.append({"file": file.name, "content_type": content_type, "answer": answer.decode(errors="replace")})
+    compared = []
+    expected = expected_records(step, package.folder, package.fitted)
+    if expected is not None and expected.records:
+        checks = _write_requests(step, expected.records, "check")
+        # The probabilities of a variant are not those of the training job, which has measured the difference.
+        default = settings.model_copy(update={"serving_onnx_variant": None})
+        for content_type, answer in zip(checks, _ask(package, checks, step.scratch, default)):
+            each = {"content_type": content_type, "split": expected.split, "records": len(expected.records)}
+            each["max_difference"] = _difference(answer, content_type, package, expected, settings.tolerance)
+            compared.append({**each, "tolerance": settings.tolerance})
+            logger.info("compared: %s", json.dumps(compared[-1]))
+    if not package.is_ours:
         logger.info("code/%s is a user's script: its answers are not compared.", ENTRY_POINT)
     output = step.output("payload_sample")
-    write_archive(output / PAYLOAD_ARCHIVE, {question.file.name: question.file for question in samples})
+    write_archive(output / PAYLOAD_ARCHIVE, {file.name: file for file in samples.values()})
     with package.archive.open("rb") as archive:
         digest = hashlib.file_digest(archive, "sha256").hexdigest()
-    report = {
-        "package_sha256": digest,
-        "samples": [
-            {
-                "file": sample.file.name,
-                "content_type": sample.content_type,
-                "answer": sample.answer.decode(errors="replace"),
-            }
-            for sample in samples
-        ],
-        "compared": [
-            {
-                "content_type": question.content_type,
-                "split": question.expected and question.expected.split,
-                "records": question.records,
-                "max_difference": question.max_difference,
-                "tolerance": settings.tolerance,
-            }
-            for question in checks
-        ],
-    }
+    report = {"package_sha256": digest, "samples": answered, "compared": compared}
     (output / PAYLOAD_CHECK).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
-    logger.info("answered: %s", ", ".join(question.file.name for question in samples))
-    for question in checks:
-        assert question.expected is not None
-        difference = question.max_difference
-        result = "answered" if difference is None else f"differ from the training job's by at most {difference:.1e}"
-        logger.info(
-            "%d records of %s as %s: %s", question.records, question.expected.split, question.content_type, result
-        )
+    logger.info("answered: %s", ", ".join(file.name for file in samples.values()))
+
+
+def _write_requests(step: StepRun, records: Sequence[Record], name: str) -> dict[str, Path]:
+    """Write a request of the records in each content type."""
+    settings: PayloadSettings = step.settings
+    files = {}
+    for number, content_type in enumerate(settings.content_types):
+        words = "".join(character if character.isalnum() else "_" for character in content_type)
+        media_type = MEDIA_TYPES[content_type]
+        file = files[content_type] = step.scratch / f"{name}_{words}_{number}.{SUFFIXES[media_type]}"
+        header = settings.serving_csv_header != "absent"
+        file.write_bytes(request_body(records, media_type, header=header, csv_columns=settings.serving_csv_columns))
+    return files
 
 
 def _unpack(archive: Path, folder: Path) -> Package:
@@ -180,50 +116,47 @@ def _unpack(archive: Path, folder: Path) -> Package:
 
 def _sample_record(fitted: FittedPreprocessing, settings: PayloadSettings) -> Record:
     """Return one record with every column that the model needs."""
+    columns = fitted.feature_inputs
     for name in settings.field_defaults:
-        if name not in fitted.feature_inputs:
+        if name not in columns:
             raise ContractError(
-                f"FIELD_DEFAULTS: {name!r} is not a column that the model needs"
-                + did_you_mean(name, fitted.feature_inputs),
-                f"Use one of: {', '.join(fitted.feature_inputs)}.",
+                f"FIELD_DEFAULTS: {name!r} is not a column that the model needs{did_you_mean(name, columns)}",
+                f"Use one of: {', '.join(columns)}.",
             )
-    numeric = set(fitted.numeric_columns)
-    defaults = {
-        name: settings.default_numeric_value if name in numeric else settings.default_text_value
-        for name in fitted.feature_inputs
-    }
+    text, number = settings.default_text_value, settings.default_numeric_value
+    defaults = {name: number if name in fitted.numeric_columns else text for name in columns}
     return defaults | settings.field_defaults
 
 
-def _ask(package: Package, questions: Sequence[Question], scratch: Path, settings: RecordSettings) -> None:
-    """Store the answers of a process that can import only the package's project code."""
+def _ask(package: Package, requests: Mapping[str, Path], scratch: Path, settings: RecordSettings) -> list[bytes]:
+    """Return the answers of a process that can import only the package's project code.
+
+    Args:
+        requests: file of each request's body, by content type.
+    """
     task, answers = scratch / "task.json", scratch / "answers.json"
-    requests = [
-        {"file": str(question.file), "content_type": question.content_type, "accept": question.accept}
-        for question in questions
-    ]
     content = {
-        "package": str(package.folder), "guarded": package.is_ours, "requests": requests, "answers": str(answers)
-    }  # fmt: skip
+        "package": str(package.folder),
+        "guarded": package.is_ours,
+        "requests": [
+            {"file": str(file), "content_type": content_type, "accept": _accept(content_type)}
+            for content_type, file in requests.items()
+        ],
+        "answers": str(answers),
+    }
     task.write_text(json.dumps(content), "utf-8")
     environment = {name: value for name, value in os.environ.items() if name not in ServingSettings.variables()}
-    served = ServingSettings(
-        serving_max_bytes=_MOST,
-        serving_max_decoded_bytes=_MOST,
-        serving_max_tokens=settings.serving_max_tokens,
-        serving_csv_header=settings.serving_csv_header,
-        serving_csv_columns=settings.serving_csv_columns,
-        serving_onnx_variant=settings.serving_onnx_variant,
-    )
-    environment |= served.to_environment()
-    command = [sys.executable, "-I", ask_package.__file__, str(task)]
+    record_settings = settings.model_dump(include=set(RecordSettings.model_fields))
+    served = ServingSettings(serving_max_bytes=_MOST, serving_max_decoded_bytes=_MOST, **record_settings)
     try:
         done = subprocess.run(
-            command, cwd=scratch, env=environment, capture_output=True, text=True, check=False, timeout=_LONGEST
-        )
+            [sys.executable, "-I", ask_package.__file__, str(task)],
+            cwd=scratch, env=environment | served.to_environment(), capture_output=True, text=True, check=False,
+            timeout=_LONGEST,
+        )  # fmt: skip
     except subprocess.TimeoutExpired as error:
         raise ContractError(
-            f"{package.archive}: the process that loads it and answers {len(questions)} requests did not end within "
+            f"{package.archive}: the process that loads it and answers {len(requests)} requests did not end within "
             f"{_LONGEST:.0f} s",
             "Look in the scripts of the package for a call that waits, such as one of the network or of input().",
         ) from error
@@ -237,44 +170,53 @@ def _ask(package: Package, questions: Sequence[Question], scratch: Path, setting
         logger.error("%s", result["detail"])
         raise ContractError(f"{package.archive}: failed to answer: {result['error']}", result["fix"])
     logger.info("the package was loaded in %.1f s in a fresh process", result["load_seconds"])
-    for question, answer in zip(questions, result["answers"], strict=True):
-        question.answer = base64.b64decode(answer)
+    return [base64.b64decode(answer) for answer in result["answers"]]
 
 
-def _probabilities(question: Question, package: Package) -> np.ndarray:
+def _accept(content_type: str) -> str:
+    return CSV if MEDIA_TYPES[content_type] == CSV else JSON
+
+
+def _probabilities(answer: bytes, content_type: str, package: Package, *, records: int) -> np.ndarray:
     """Return an answer's probabilities, and check their form. [N, K]"""
-    if question.accept == CSV:
-        lines = csv.reader(io.StringIO(question.answer.decode(), newline=""))  # a label may contain a line break
-        rows = [cells[-len(package.fitted.class_labels) :] for cells in lines]
+    classes = len(package.fitted.class_labels)
+    if _accept(content_type) == CSV:
+        lines = csv.reader(io.StringIO(answer.decode(), newline=""))  # a label may contain a line break
+        rows = [cells[-classes:] for cells in lines]
     else:
-        rows = [entry[PROBABILITIES] for entry in json.loads(question.answer)["predictions"]]
+        rows = [entry[PROBABILITIES] for entry in json.loads(answer)["predictions"]]
     probabilities = np.array(rows, np.float64)
-    shape = (question.records, len(package.fitted.class_labels))
-    if probabilities.shape != shape or not np.all(np.abs(probabilities.sum(axis=1) - 1) < _SUM_TOLERANCE):
+    sums = probabilities.sum(axis=-1)
+    if probabilities.shape != (records, classes) or not np.all(np.abs(sums - 1) < _SUM_TOLERANCE):
         raise ContractError(
-            f"{package.archive}: answers {question.content_type} with {len(rows)} rows that are not probabilities "
-            f"of {shape[0]} records and {shape[1]} classes",
+            f"{package.archive}: answers {content_type} with {len(rows)} rows that are not probabilities of {records} "
+            f"records and {classes} classes",
             "Package the model again.",
         )
     return probabilities
 
 
-def _check(question: Question, package: Package, tolerance: float) -> None:
-    """Check an answer's form, and compare it with the training job's probabilities if they are known."""
-    served, expected = _probabilities(question, package), question.expected
-    if expected is None or expected.probabilities is None:
-        return
+def _difference(
+    answer: bytes, content_type: str, package: Package, expected: Expected, tolerance: float
+) -> float | None:
+    """Return the largest difference from the training job's probabilities; None if they are not compared.
+
+    Raises:
+        ContractError: it is larger than `tolerance`.
+    """
+    if not package.is_ours:
+        return None
+    served = _probabilities(answer, content_type, package, records=len(expected.records))
+    if expected.probabilities is None:
+        return None
     differences = np.abs(served - expected.probabilities).max(axis=1)  # [N]
     worst = int(differences.argmax())
     if not differences[worst] <= tolerance:  # true for NaN
+        here, there = (np.array2string(each[worst], precision=6) for each in (served, expected.probabilities))
         raise ContractError(
-            f"the package answers record {expected.ids[worst]!r} of {expected.split}, sent as {question.content_type}, "
-            f"with {_figures(served[worst])}; the training job predicted {_figures(expected.probabilities[worst])}; "
-            f"they differ by {differences[worst]:.2g}, more than TOLERANCE={tolerance:g}",
+            f"the package answers record {expected.ids[worst]!r} of {expected.split}, sent as {content_type}, with "
+            f"{here}; the training job predicted {there}; they differ by {differences[worst]:.2g}, more than "
+            f"TOLERANCE={tolerance:g}",
             "Provide the package of the model that made the predictions, and the data that it scored.",
         )
-    question.max_difference = float(differences[worst])
-
-
-def _figures(probabilities: np.ndarray) -> str:
-    return f"[{', '.join(f'{value:.6f}' for value in probabilities)}]"
+    return float(differences[worst])

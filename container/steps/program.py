@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 PROGRAMS = {
     "load-data": "container.steps.load_data",
     "preprocess": "container.steps.preprocess.step",
-    "forward": "container.tracking.step",
+    "send-results": "container.tracking.step",
     "metrics": "container.steps.metrics.step",
     "package": "container.steps.packaging",
     "payload": "container.steps.payload",

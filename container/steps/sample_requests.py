@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET
 
 Record = Mapping[str, Any]
-_SUFFIXES = {CSV: "csv", JSON: "json", JSON_LINES: "jsonl", PARQUET: "parquet"}
+SUFFIXES = {CSV: "csv", JSON: "json", JSON_LINES: "jsonl", PARQUET: "parquet"}
 
 
 def request_body(
@@ -42,9 +42,3 @@ def request_body(
     sink = io.BytesIO()
     pq.write_table(pa.table({name: pa.array([record[name] for record in records]) for name in records[0]}), sink)
     return sink.getvalue()
-
-
-def sample_name(content_type: str, media_type: str, number: int) -> str:
-    """Return the name of a sample's file, e.g. payload_application_json_0.json."""
-    words = "".join(character if character.isalnum() else "_" for character in content_type)
-    return f"payload_{words}_{number}.{_SUFFIXES[media_type]}"

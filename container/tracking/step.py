@@ -5,7 +5,7 @@ import logging
 import shlex
 
 from container.steps.program import StepRun
-from container.tracking.forward import send_in_process
+from container.tracking.process import send_in_process
 from contracts.artifacts import METRICS
 from contracts.atomic_files import write_text_atomically
 from contracts.paths import JobPaths

@@ -2,7 +2,7 @@
 
 from contracts.errors import ContractError
 from pipeline.aws.definition import aws_plan
-from pipeline.aws.hosting import VARIANT, endpoint_name
+from pipeline.aws.serving import VARIANT, endpoint_name
 from pipeline.aws.session import aws_session
 from pipeline.config import PipelineConfig
 

@@ -7,8 +7,7 @@ from typing import Any
 
 from contracts.errors import ContractError
 from contracts.steps import BATCH_SCORE, MODEL_METRICS, PYTORCH_TRAINING, REGISTRATION, TRACKING
-from pipeline.aws.hosting import deploy_steps, transform_step
-from pipeline.aws.jobs import DECISION_FILE, Build, processing_step
+from pipeline.aws.jobs import CONDITION_FILE, Build, processing_step
 from pipeline.aws.limits import check_limits
 from pipeline.aws.parameters import (
     HYPERPARAMETER_PREFIX,
@@ -23,12 +22,13 @@ from pipeline.aws.parameters import (
 )
 from pipeline.aws.partitions import check_partitions
 from pipeline.aws.registration import registration_step
+from pipeline.aws.serving import deploy_steps, transform_step
 from pipeline.aws.session import offline_session, sagemaker_sdk
 from pipeline.aws.training import training_step
 from pipeline.checks import check_encoders_without_network
+from pipeline.condition import VALUE_PATH, unreachable
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import LONGEST_PROCESSING, Aws, Machine
-from pipeline.decision import VALUE_PATH, unreachable
 from pipeline.graph import CONDITION, FAIL, SEVERAL_INSTANCES, inputs_of, upstream
 from pipeline.plan import Plan, make_plan
 
@@ -233,7 +233,7 @@ def _conditions(build: Build) -> list[Any]:
 def _measured() -> Any:
     from sagemaker.core.workflow.functions import JsonGet
 
-    return JsonGet(step_name=MODEL_METRICS.name, property_file=DECISION_FILE, json_path=VALUE_PATH)
+    return JsonGet(step_name=MODEL_METRICS.name, property_file=CONDITION_FILE, json_path=VALUE_PATH)
 
 
 def _reason(build: Build) -> Any:

@@ -30,10 +30,10 @@ from pipeline.aws.parameters import (
 )
 from pipeline.aws.session import aws_session
 from pipeline.checks import check_encoders_without_network
+from pipeline.condition import limit_to_beat, measured_value
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Aws, Machine
 from pipeline.config_types import S3Folder
-from pipeline.decision import decision_value, limit_to_beat
 from pipeline.graph import inputs_of
 from pipeline.plan import make_plan
 
@@ -238,7 +238,7 @@ def registered_metric(config: PipelineConfig, sagemaker: Any, s3: Any) -> float 
         where, missing = f"the metric of {arn}, {uri}", f"Restore the object, or give the limit: --set {TO_BEAT}=VALUE"
         with aws_errors(where, missing=missing):
             text = s3.get_object(Bucket=bucket, Key=key)["Body"].read().decode()
-        value = decision_value(text, where=uri)
+        value = measured_value(text, where=uri)
         if value is not None:
             print(f"To beat: {config.condition.metric} {value:.6g} of {arn}.", file=sys.stderr)
             return value

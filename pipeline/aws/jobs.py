@@ -23,7 +23,7 @@ from pipeline.graph import source
 from pipeline.plan import Plan, StepPlan
 
 ENTRYPOINT = ("python", "-m", "container")  # the image's entry point; local pipelines require it
-DECISION_FILE = "decision"
+CONDITION_FILE = "decision"
 # Families with local NVMe storage that SDK 3.27 does not know: https://aws.amazon.com/ec2/instance-types/p6/
 _LOCAL_STORAGE = ("p6-b300", "p6e-gb200")
 
@@ -97,7 +97,7 @@ def processing_step(build: Build, plan: StepPlan) -> Any:
     from sagemaker.mlops.workflow.steps import ProcessingStep
 
     contract, aws, machine = plan.contract, build.aws, machine_of(build.config, plan.contract.name)
-    decision_file = PropertyFile(name=DECISION_FILE, output_name="metrics_output", path=EVALUATION)
+    condition_file = PropertyFile(name=CONDITION_FILE, output_name="metrics_output", path=EVALUATION)
     mlflow = build.config.mlflow if contract is TRACKING else None
     processor = Processor(
         role=aws.role,
@@ -127,7 +127,7 @@ def processing_step(build: Build, plan: StepPlan) -> Any:
             outputs=[_output(build, contract, folder) for folder in contract.outputs],
             arguments=list(plan.command),
         ),
-        property_files=[decision_file] if contract is MODEL_METRICS else None,
+        property_files=[condition_file] if contract is MODEL_METRICS else None,
         cache_config=cache(aws) if mlflow is None else None,  # it completes also where the server has not the results
         retry_policies=job_retries(aws),
     )

@@ -14,9 +14,9 @@ from pydantic_core import SchemaValidator, core_schema
 from contracts.errors import ContractError, shown
 from contracts.spelling import did_you_mean
 from contracts.steps import BATCH_SCORE, REGISTRATION
-from pipeline.aws.hosting import ENDPOINT_MODEL, TRANSFORM_MODEL
 from pipeline.aws.jobs import job_tags
 from pipeline.aws.parameters import ParameterSpec
+from pipeline.aws.serving import ENDPOINT_MODEL, TRANSFORM_MODEL
 from pipeline.config import PipelineConfig
 from pipeline.plan import LONGEST_VALUE, Plan
 

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Any, get_args
 
 from contracts.steps import PYTORCH_TRAINING
+from pipeline.condition import unreachable
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Machine
 from pipeline.config_types import Approval
-from pipeline.decision import unreachable
 from pipeline.graph import SEVERAL_INSTANCES
 from pipeline.plan import Plan
 

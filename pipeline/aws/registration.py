@@ -5,9 +5,9 @@ from typing import Any
 
 from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
 from contracts.steps import EVALUATION, MODEL_METRICS, PAYLOAD, PAYLOAD_ARCHIVE, REGISTRATION
-from pipeline.aws.hosting import container_definition
 from pipeline.aws.jobs import Build, output_uri, service_retries
 from pipeline.aws.parameters import APPROVAL
+from pipeline.aws.serving import container_definition
 from pipeline.card import DOMAIN, TASK, model_card
 from pipeline.plan import StepPlan
 
@@ -32,7 +32,7 @@ def registration_step(build: Build, plan: StepPlan) -> Any:
         build.plan.hyperparameters,
         searched=build.plan.tuner.space if build.plan.tuner else (),
         image=build.aws.image,
-        decision=None,
+        outcome=None,
     )
     # A ModelStep reads only the session from the model.
     build.session.init_model_step_arguments(SimpleNamespace(sagemaker_session=build.session))

@@ -31,9 +31,9 @@ from pipeline.aws.definition import aws_plan, build_pipeline, specs_of
 from pipeline.aws.jobs import upload_settings
 from pipeline.aws.parameters import TO_BEAT, instance_type_parameter
 from pipeline.aws.session import sagemaker_sdk
+from pipeline.condition import limit_to_beat
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Aws
-from pipeline.decision import limit_to_beat
 from pipeline.graph import CONDITION, ORDER, inputs_of
 from pipeline.local.cache import StepDirectory
 from pipeline.local.digests import ContentDigests
@@ -120,7 +120,7 @@ def _run(state: Run, s3: Any, home: Path) -> int:
         if contract.name in state.directories:
             _fetch(s3, contract, execution.step_execution[contract.name].properties, state.directories[contract.name])
     if MODEL_METRICS.name in state.directories:
-        state.decide(registered)
+        state.check_condition(registered)
     failure: str | None = execution.failure_reason
     if state.config.tracked_by_step and PYTORCH_TRAINING.name in state.directories:
         try:

@@ -12,8 +12,8 @@ from contracts.input_files import is_foreign, read_object
 from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
 from contracts.steps import ARCHIVED_MODEL, REGISTRATION
 from pipeline.card import DOMAIN, TASK, model_card
+from pipeline.condition import ConditionOutcome, read_measured_value
 from pipeline.config import PipelineConfig
-from pipeline.decision import ConditionOutcome, read_decision_value
 
 PACKAGE_FILE = "model_package.json"
 _FIX = "Correct the file, or delete the folder of this version."
@@ -32,7 +32,7 @@ class RegisteredModel:
     @property
     def value(self) -> float | None:
         """The metric of the condition."""
-        return read_decision_value(self.folder)
+        return read_measured_value(self.folder)
 
 
 class LocalRegistry:
@@ -78,7 +78,7 @@ class LocalRegistry:
         inputs: Mapping[str, Path],
         environment: Mapping[str, str],
         package_digest: str,
-        decision: ConditionOutcome,
+        outcome: ConditionOutcome,
     ) -> RegisteredModel:
         """Add a version atomically.
 
@@ -104,10 +104,10 @@ class LocalRegistry:
             },
             "CustomerMetadataProperties": {
                 "condition_metric": config.condition.metric,
-                "decision": decision.sentence(),
+                "decision": outcome.sentence(),
                 "package_digest": package_digest,
             },
-            "ModelCard": json.loads(model_card(config, hyperparameters, image=None, decision=decision)),
+            "ModelCard": json.loads(model_card(config, hyperparameters, image=None, outcome=outcome)),
         }
         target = self.folder / str(version)
         with atomic_folder(target) as temporary:

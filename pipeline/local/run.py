@@ -90,9 +90,9 @@ def _run(state: Run) -> int:
         for contract in state.plan.before_condition:
             run_or_reuse(state, contract)
         # The condition runs no program, so it is not cached.
-        decision = state.decide(state.registry.to_beat(state.config, package_digest=_cached_package(state)))
-        state.progress.finish(CONDITION, DONE if decision.holds else FAILED, note=decision.sentence())
-        if decision.holds:
+        outcome = state.check_condition(state.registry.to_beat(state.config, package_digest=_cached_package(state)))
+        state.progress.finish(CONDITION, DONE if outcome.holds else FAILED, note=outcome.sentence())
+        if outcome.holds:
             for contract in state.plan.after_condition:
                 run_or_reuse(state, contract)
             exit_code = COMPLETED
@@ -177,10 +177,10 @@ def _identity(state: Run, contract: StepContract, inputs: Mapping[str, Path]) ->
         assert state.config.batch_score is not None
         identity["batch_score"] = state.config.batch_score.model_dump(mode="json")
     if contract is REGISTRATION:
-        assert state.decision is not None
+        assert state.outcome is not None
         identity["group"] = state.config.group
         identity["registration"] = state.config.registration.model_dump(mode="json")
-        identity["decision"] = state.decision.sentence()
+        identity["condition"] = state.outcome.sentence()
     return identity
 
 

@@ -16,8 +16,8 @@ from contracts.steps import (
     REGISTRATION,
     TABULAR_PREPROCESSING,
 )
+from pipeline.condition import ConditionOutcome, check_condition, read_measured_value
 from pipeline.config import PipelineConfig
-from pipeline.decision import ConditionOutcome, decide, read_decision_value
 from pipeline.graph import source
 from pipeline.local.cache import Completed, StepDirectory
 from pipeline.local.digests import ContentDigests
@@ -48,7 +48,7 @@ class Run:
     image: str | None = None
     directories: dict[str, StepDirectory] = field(default_factory=dict)
     records: dict[str, Completed] = field(default_factory=dict)
-    decision: ConditionOutcome | None = None
+    outcome: ConditionOutcome | None = None
 
     @property
     def registry(self) -> LocalRegistry:
@@ -68,31 +68,31 @@ class Run:
                 paths[folder.name] = Path(self.config.inputs[folder.name])
         return paths
 
-    def decide(self, registered: RegisteredModel | None) -> ConditionOutcome:
+    def check_condition(self, registered: RegisteredModel | None) -> ConditionOutcome:
         """Compare the metric with the condition."""
-        value = read_decision_value(self.output(MODEL_METRICS, "metrics_output"))
-        self.decision = decide(self.config.condition, value, registered and registered.value)
-        return self.decision
+        value = read_measured_value(self.output(MODEL_METRICS, "metrics_output"))
+        self.outcome = check_condition(self.config.condition, value, registered and registered.value)
+        return self.outcome
 
     def register(self, package_digest: str) -> RegisteredModel:
         """Add the model to the registry."""
-        assert self.decision is not None
+        assert self.outcome is not None
         return self.registry.register(
             self.config,
             self.plan.hyperparameters,
             inputs=self.inputs(REGISTRATION),
             environment=self.plan.step(REGISTRATION).environment,
             package_digest=package_digest,
-            decision=self.decision,
+            outcome=self.outcome,
         )
 
     def finish(self, failure: str | None, *, seconds: float) -> None:
         """Print how the run ended, and write report.md under the root."""
         table = "\n".join(line.rstrip() for line in self.progress.lines())
-        refused = self.decision is not None and not self.decision.holds
-        outcome = failure or ""
-        if self.decision is not None and (refused or not failure):
-            outcome = self.decision.sentence()
+        refused = self.outcome is not None and not self.outcome.holds
+        ended = failure or ""
+        if self.outcome is not None and (refused or not failure):
+            ended = self.outcome.sentence()
         summary = self._file(MODEL_METRICS, "metrics_output", METRICS_SUMMARY)
         links: dict[str, Path | None] = {
             "profile of the data": self._file(TABULAR_PREPROCESSING, "processed_data", DATA_PROFILE_TEXT),
@@ -102,13 +102,13 @@ class Run:
             "scores": self._file(BATCH_SCORE, "scores", ""),
         }
         logs = {f"log of {name}": directory.log for name, directory in self.directories.items()}
-        page = [f"# {self.config.name}\n", f"```\n{table}\n```\n", f"{outcome}\n", "## Where to look\n"]
+        page = [f"# {self.config.name}\n", f"```\n{table}\n```\n", f"{ended}\n", "## Where to look\n"]
         page += [f"* {name}: {path}" for name, path in (links | logs).items() if path is not None and path.exists()]
         if summary is not None:
             page += ["\n## Metrics\n", f"```\n{summary.read_text(encoding='utf-8').rstrip()}\n```"]
         report = self.root / REPORT
         report.write_text("\n".join(page) + "\n", encoding="utf-8")
-        print(f"\n{table}\n\n{outcome}\nThe run took {seconds:.1f} s.\n\nReport: {report}")
+        print(f"\n{table}\n\n{ended}\nThe run took {seconds:.1f} s.\n\nReport: {report}")
         if REGISTRATION.name in self.records or (failure is None and not refused):
             command = shlex.join([sys.executable, "-m", "pipeline", "serve", "--root", str(self.root)])
             print(f"Serve the newest registered model: {command}")

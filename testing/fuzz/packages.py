@@ -12,7 +12,7 @@ from typing import Any
 
 from container.failure import Failure
 from container.predictor import Predictor
-from container.serving.hosting import load_host
+from container.serving.runner import load_runner
 from contracts.artifacts import MODEL_FILES, SERVING_FILES
 from contracts.errors import ContractError
 from contracts.serving import CALIBRATION
@@ -56,8 +56,8 @@ def _loaded(folder: Path, recipe: list[str], *, server: bool) -> Outcome:
     """Load the folder as the server or a user's program does, and predict."""
     try:
         if server:
-            host = load_host(folder)
-            body, *_ = host.answer(json.dumps(RECORDS).encode(), {"Content-Type": "application/json"})
+            runner = load_runner(folder)
+            body, *_ = runner.answer(json.dumps(RECORDS).encode(), {"Content-Type": "application/json"})
             rows = [entry["probabilities"] for entry in json.loads(body)["predictions"]]
         else:
             rows = Predictor.load(folder).predict(RECORDS).tolist()

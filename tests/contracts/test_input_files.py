@@ -23,7 +23,7 @@ from contracts.hyperparameter_files import load_hyperparameters
 from contracts.local_paths import with_local_paths
 from contracts.package_inputs import CalibrationMap
 from contracts.paths import JobPaths
-from pipeline.decision import decision_value
+from pipeline.condition import measured_value
 from testing.jobs import REPOSITORY
 from testing.table_jobs import fit, table
 
@@ -271,7 +271,7 @@ def test_a_folder_without_the_permission_to_write_is_an_error(tmp_path: Path) ->
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"decision": 3}', '{"decision": {"value": "high"}}'])
 def test_an_evaluation_without_the_metric_is_an_error(text: str) -> None:
     with pytest.raises(ContractError, match=r"evaluation\.json: has no number decision\.value"):
-        decision_value(text, where="evaluation.json")
+        measured_value(text, where="evaluation.json")
 
 
 def test_a_failure_with_a_name_that_is_not_utf8_is_written(tmp_path: Path) -> None:

@@ -24,7 +24,6 @@ from contracts.errors import ContractError
 from contracts.serving import BODIES, CSV, JSON_LINES, ServingSettings
 from contracts.steps import ARCHIVED_MODEL, BATCH_SCORE
 from pipeline.config import BatchScore
-from pipeline.hosting import serving_settings
 from pipeline.json_path import compile_path
 from pipeline.local import batch_score
 from pipeline.local.batch_score import Filters, _Failed, read_payloads, score
@@ -34,6 +33,7 @@ from pipeline.local.registry import PACKAGE_FILE
 from pipeline.local.run import require_inputs
 from pipeline.local.served import serve_newest
 from pipeline.plan import make_plan
+from pipeline.serving_settings import serving_settings
 from testing.jobs import REPOSITORY, table
 from testing.pipelines import configuration
 from testing.serving import STARTED

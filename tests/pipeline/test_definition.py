@@ -24,7 +24,7 @@ from contracts.steps import (
 from pipeline import graph, plan
 from pipeline.aws.definition import definition, specs_of
 from pipeline.aws.limits import _OPERATIONS
-from pipeline.decision import decide
+from pipeline.condition import check_condition
 from pipeline.graph import EDGES, Source, source
 from testing.jobs import REPOSITORY
 from testing.pipelines import (
@@ -338,7 +338,7 @@ def test_the_condition_and_the_reason_carry_metric_and_limits(full):
 def test_no_model_reaches_the_value_to_beat_of_an_execution_that_does_not_set_it(metric, limit, reached):
     config = configuration(condition={"metric": metric, "beat": "newest", **limit})
     default = specs_of(config)["ToBeat"].default
-    assert not decide(config.condition.model_copy(update={next(iter(limit)): default}), reached, None).holds
+    assert not check_condition(config.condition.model_copy(update={next(iter(limit)): default}), reached, None).holds
 
 
 def test_a_maximum_reverses_the_condition(other):

@@ -328,7 +328,7 @@ def test_a_local_step_applies_a_label_map_of_300_classes(tmp_path):
 def test_the_model_card_has_at_most_100_hyperparameters_of_255_characters():
     hyperparameters = {f"name_{number:03d}": "x" * 300 for number in range(101)}
     given = {**hyperparameters, "model_class": "bert", "a_empty": "", "b_lines": "1\n2"}
-    card = json.loads(model_card(configuration(), given, image=None, decision=None))
+    card = json.loads(model_card(configuration(), given, image=None, outcome=None))
     listed = card["training_details"]["training_job_details"]["user_provided_hyper_parameters"]
     assert len(listed) == 100
     assert all(re.fullmatch(".{1,255}", each["value"]) for each in listed)
@@ -336,7 +336,7 @@ def test_the_model_card_has_at_most_100_hyperparameters_of_255_characters():
 
 def test_the_model_card_states_the_loss_and_whether_an_execution_may_differ():
     given = {"model_class": "bert", "loss": "focal"}
-    card = json.loads(model_card(configuration(), given, image=None, decision=None))
+    card = json.loads(model_card(configuration(), given, image=None, outcome=None))
     assert card["training_details"]["objective_function"]["notes"].startswith("Loss focal")
     assert card["training_details"]["training_observations"].endswith("Parameters of an execution take precedence.")
     observed = card["evaluation_details"][0]["evaluation_observation"]

@@ -29,7 +29,7 @@ from container.serving.server import _checked_port, _open, _poll
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
 from contracts.steps import BATCH_SCORE
-from pipeline.hosting import serving_settings
+from pipeline.serving_settings import serving_settings
 from testing.jobs import table
 from testing.pipelines import configuration
 from testing.serving import Answer, ask, model_process, serving

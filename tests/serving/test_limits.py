@@ -138,7 +138,7 @@ def test_a_server_that_cannot_start_its_threads_names_the_setting_and_the_limit(
 
 ONE_PROCESS = r"""
 import os, resource, sys
-from container.serving.hosting import start_arrow
+from container.serving.runner import start_arrow
 from container.serving.requests import read_request
 from contracts.serving import ServingSettings
 start_arrow()

@@ -26,15 +26,14 @@ import pytest
 
 from container.data.records import RecordArrays, TextArrays
 from container.decision.decision import Decision, Threshold
-from container.errors import DeadlineError
 from container.serving.answers import write_answer
 from container.serving.batching import BatchingQueue
 from container.serving.connections import READ_THOUGH_REFUSED
 from container.serving.errors import RequestError
-from container.serving.hosting import Turns
 from container.serving.media_types import MediaType, request_type, response_type
 from container.serving.model import Prediction, ServedModel
 from container.serving.requests import read_request
+from container.serving.runner import Turns
 from container.tables.channel_files import Origin
 from container.tables.values import keys, numbers
 from contracts.errors import ContractError

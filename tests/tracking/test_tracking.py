@@ -18,7 +18,7 @@ import pytest
 from container.__main__ import main
 from container.predictor import Predictor
 from container.tracking import send as sending
-from container.tracking.forward import forward_results
+from container.tracking.process import send_results
 from contracts.artifacts import HISTORY, HYPERPARAMETERS, METRICS
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
@@ -317,7 +317,7 @@ def test_a_tracker_that_accepts_a_connection_and_never_answers_costs_the_limit_a
         settings_of_job.write_text(json.dumps(values))
         started = time.monotonic()
         with caplog.at_level(logging.WARNING):
-            forward_results(paths, parse_hyperparameters(values), stopping=lambda: False, limit=15)
+            send_results(paths, parse_hyperparameters(values), stopping=lambda: False, limit=15)
         silent.settimeout(0)
         silent.accept()  # raises unless the job connected
     assert time.monotonic() - started < 30
@@ -328,13 +328,13 @@ def test_a_tracker_that_accepts_a_connection_and_never_answers_costs_the_limit_a
 def test_a_job_that_is_stopped_while_it_sends_does_not_wait_for_the_tracker(job_folder, caplog):
     hp = settings(mlflow_tracking_uri="http://127.0.0.1:9")
     with caplog.at_level(logging.WARNING):
-        forward_results(job_folder, hp, stopping=lambda: True)
+        send_results(job_folder, hp, stopping=lambda: True)
     assert "the job was requested to stop" in caplog.text
 
 
 def test_a_job_without_a_tracker_sends_nothing(job_folder, monkeypatch):
     monkeypatch.setattr(subprocess, "Popen", None)
-    forward_results(job_folder, settings(), stopping=lambda: False)
+    send_results(job_folder, settings(), stopping=lambda: False)
 
 
 @pytest.fixture

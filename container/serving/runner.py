@@ -80,7 +80,7 @@ def _answer(answer: Future[Result], call: Callable[[], Result]) -> None:
         answer.set_result(result)
 
 
-class ModelHost:
+class ModelRunner:
     """This project's handler; it computes the records of several requests together.
 
     A request is read and prepared in parts, because that takes a multiple of a body's size in memory. Parts of large
@@ -141,7 +141,7 @@ class ModelHost:
             self._small.release()
 
 
-class ScriptHost:
+class ScriptRunner:
     """A package's own code/inference.py, called for one request at a time: it may not be thread-safe.
 
     This project's handler supplies missing functions.
@@ -188,7 +188,7 @@ class ScriptHost:
         return text.encode() if isinstance(text, str) else bytes(text), media_type, HTTPStatus(status)
 
 
-Host = ModelHost | ScriptHost
+Runner = ModelRunner | ScriptRunner
 
 
 def _is_header_value(text: str) -> bool:
@@ -212,8 +212,8 @@ def _until(deadline: float) -> float:
     return max(0.0, deadline - time.monotonic())
 
 
-def load_host(folder: Path) -> Host:
-    """Return the host of an unpacked package or of a job's model folder.
+def load_runner(folder: Path) -> Runner:
+    """Return the runner of an unpacked package or of a job's model folder.
 
     Raises:
         ContractError: a missing or damaged artifact, a refused setting, or a script that cannot be loaded.
@@ -221,8 +221,8 @@ def load_host(folder: Path) -> Host:
     start_arrow()
     script = folder / CODE_FOLDER / ENTRY_POINT
     if not script.is_file() or script.read_bytes() == Path(inference.__file__).read_bytes():
-        return ModelHost(folder)
-    return ScriptHost(folder, script)
+        return ModelRunner(folder)
+    return ScriptRunner(folder, script)
 
 
 def start_arrow() -> None:

@@ -19,9 +19,7 @@ _TRACK = ("-m", "container", "track")
 _CODE = Path(__file__).parent.parent.parent
 
 
-def forward_results(
-    paths: JobPaths, hp: Hyperparameters, *, stopping: Callable[[], bool], limit: float = LIMIT
-) -> None:
+def send_results(paths: JobPaths, hp: Hyperparameters, *, stopping: Callable[[], bool], limit: float = LIMIT) -> None:
     """Run `track` in another process for at most `limit` seconds, if the job has a tracking server.
 
     A failure is a warning that names the command with which the results can be sent later.

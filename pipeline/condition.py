@@ -1,4 +1,4 @@
-"""Decide whether a model is registered, and give the reason."""
+"""Check the condition of registration, and give the reason of its outcome."""
 
 import json
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def unreachable(condition: Condition) -> float:
     return _UNREACHABLE if condition.higher_is_better else -_UNREACHABLE
 
 
-def decide(condition: Condition, value: float | None, registered: float | None) -> ConditionOutcome:
+def check_condition(condition: Condition, value: float | None, registered: float | None) -> ConditionOutcome:
     """Compare a metric with the condition; an undefined metric meets no requirement.
 
     Args:
@@ -77,7 +77,7 @@ def decide(condition: Condition, value: float | None, registered: float | None) 
     return ConditionOutcome(condition, value, requirements, tuple(each for each in requirements if not met(each.limit)))
 
 
-def decision_value(evaluation: str, *, where: str) -> float | None:
+def measured_value(evaluation: str, *, where: str) -> float | None:
     """Return the metric of the condition in the text of an evaluation.json.
 
     Raises:
@@ -94,7 +94,7 @@ def decision_value(evaluation: str, *, where: str) -> float | None:
         ) from None
 
 
-def read_decision_value(metrics: Path) -> float | None:
+def read_measured_value(metrics: Path) -> float | None:
     """Return the metric of the condition in a metrics_output folder."""
     path = metrics / EVALUATION
-    return decision_value(path.read_text(encoding="utf-8"), where=str(path))
+    return measured_value(path.read_text(encoding="utf-8"), where=str(path))

@@ -10,7 +10,7 @@ from contracts.steps import ARCHIVED_MODEL, PACKAGE, REGISTRATION
 from pipeline.aws.jobs import Build, input_uris, job_retries, job_tags, output_uri, service_retries, volume_key
 from pipeline.aws.parameters import instance_type_parameter, machine_of
 from pipeline.config import PipelineConfig
-from pipeline.config_aws import Asynchronous, Deploy, Hosts
+from pipeline.config_aws import Asynchronous, Deploy, EndpointInstances
 from pipeline.plan import StepPlan
 
 VARIANT = "AllTraffic"
@@ -165,11 +165,11 @@ def _capacity(deploy: Deploy) -> dict[str, Any]:
                 "MaxConcurrency": deploy.serverless.concurrency,
             }
         }
-    hosts: Hosts | None = deploy.real_time or deploy.asynchronous
-    assert hosts is not None
+    instances: EndpointInstances | None = deploy.real_time or deploy.asynchronous
+    assert instances is not None
     return {
-        "InstanceType": hosts.instance_type,
-        "InitialInstanceCount": hosts.instance_count,
+        "InstanceType": instances.instance_type,
+        "InitialInstanceCount": instances.instance_count,
         "InitialVariantWeight": 1.0,
     }
 
