@@ -71,7 +71,9 @@ def expected_records(step: StepRun, package: Path, fitted: FittedPreprocessing) 
     ids = keys(rows.table[fitted.id_name]) if fitted.id_name else numbered
     probabilities = None
     if predicted is not None:
-        probabilities = _probabilities(predicted[split].files, rows, ids, package, fitted, count=step.settings.check_rows)
+        probabilities = _probabilities(
+            predicted[split].files, rows, ids, package, fitted, count=step.settings.check_rows
+        )
     kept = _accepted(rows, records, package, step.settings.serving_max_tokens)
     return Expected(
         split,
