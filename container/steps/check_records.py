@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from container.data.records import RecordArrays
 from container.preprocessing.fitted import FittedPreprocessing
@@ -67,13 +68,11 @@ def expected_records(step: StepRun, package: Path, fitted: FittedPreprocessing) 
     columns = [*filter(None, [fitted.id_name]), *fitted.feature_inputs]
     rows = read_head(find_data_files(data / split), columns, step.settings.check_rows, numeric=fitted.numeric_columns)
     records = _records(rows, fitted)
-    numbered = pa.array(map(str, range(len(records))))
-    ids = keys(rows.table[fitted.id_name]) if fitted.id_name else numbered
+    ids = keys(rows.table[fitted.id_name]) if fitted.id_name else pa.array(map(str, range(len(records))))
     probabilities = None
     if predicted is not None:
-        probabilities = _probabilities(
-            predicted[split].files, rows, ids, package, fitted, count=step.settings.check_rows
-        )
+        files = predicted[split].files
+        probabilities = _probabilities(files, rows, ids, package, fitted, count=step.settings.check_rows)
     kept = _accepted(rows, records, package, step.settings.serving_max_tokens)
     return Expected(
         split,

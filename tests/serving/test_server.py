@@ -26,6 +26,7 @@ import pytest
 
 from container.data.records import RecordArrays, TextArrays
 from container.decision.decision import Decision, Threshold
+from container.errors import DeadlineError
 from container.serving.answers import write_answer
 from container.serving.batching import BatchingQueue
 from container.serving.connections import READ_THOUGH_REFUSED
