@@ -76,9 +76,10 @@ fuzz: setup      ## run generated inputs against the product (FUZZ="--seed 7 --i
 parity: setup    ## compare every parallel strategy and product with one process (20 to 40 minutes)
 	$(BIN)/python -m benchmarks.parity $(PARITY)
 
-lint: setup      ## check style, format, spelling, the length of sentences, and types
+lint: setup      ## check style, format, imports, spelling, the length of sentences, and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/mdformat --check $(PAGES)
 	$(BIN)/codespell $(PAGES) contracts container pipeline testing tests benchmarks examples
 	$(BIN)/python docs/check_sentences.py

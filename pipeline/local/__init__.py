@@ -1,0 +1,1 @@
+"""Run the steps on this machine, as processes or in containers."""
