@@ -7,7 +7,6 @@ and statsmodels where they are not installed (pip install --no-deps --target FOL
 """
 
 import argparse
-import gzip
 import sys
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -15,7 +14,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-import pandas as pd
 import sklearn.datasets
 
 from benchmarks.review_data import REPOSITORY
@@ -92,3 +90,38 @@ def expected_roles(table: Table, columns: list[str]) -> dict[str, str]:
     by_hand = {name: role for role, names in table.roles.items() for name in names.split("|")}
     assert by_hand.keys() <= set(columns), sorted(by_hand.keys() - set(columns))
     return {name: "label" if name == table.label else by_hand.get(name, "number") for name in columns}
+
+
+def compare(packages: Path | None) -> Iterator[tuple[str, int, list[str]]]:
+    """Yield each table that is here: its name, the number of its columns, the columns with another role."""
+    from container.init.profile import read_tables
+
+    sys.path += [str(packages)] if packages else []
+    with tempfile.TemporaryDirectory() as scratch:
+        for name, table in TABLES.items():
+            path = find(table, Path(scratch))
+            if path is None:
+                continue
+            columns = read_tables([path], label=table.label, given={}, scratch=Path(scratch)).columns
+            expected = expected_roles(table, list(columns))
+            wrong = [
+                f"{each.name}: {each.role} ({each.why}), not {expected[each.name]}"
+                for each in columns.values()
+                if each.role != expected[each.name] and "read as text" not in each.why
+            ]
+            yield name, len(columns), wrong
+
+
+def main() -> None:
+    """Print a table of the columns with another role than the one written by hand."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--packages", type=Path, help="folder with bokeh_sampledata and statsmodels")
+    columns = different = 0
+    for name, count, wrong in compare(parser.parse_args().packages):
+        print(f"{name:12s}{count:4d} columns {len(wrong):3d} wrong  {'; '.join(wrong)}".rstrip())
+        columns, different = columns + count, different + len(wrong)
+    print(f"{columns - different} of {columns} columns have the role written by hand: {1 - different / columns:.1%}")
+
+
+if __name__ == "__main__":
+    main()

@@ -20,7 +20,7 @@ TRACKING_ARGUMENTS = {
     "--run-name": "mlflow_run_name",
     "--tags": "mlflow_tags",
 }
-_NEED_NO_INPUT = ("demo", "load-data")  # these may create the root
+_NEED_NO_INPUT = ("init", "demo", "load-data")  # these may create the root
 
 
 def main(command_line: Sequence[str] | None = None) -> int:
@@ -44,6 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, about in (
+        ("init", "make a job from a raw table: roles of columns, splits, hyperparameters"),
         ("train", "train, evaluate and export: read input/, write model/ and output/"),
         ("tune", "search for the best hyperparameters, then train, evaluate and export with them"),
         ("predict", "predict the records of files with a trained model: id, label by name, probabilities"),
@@ -62,6 +63,14 @@ def _parser() -> argparse.ArgumentParser:
         elif name in _ADD_ARGUMENTS:
             _ADD_ARGUMENTS[name](command)
     return parser
+
+
+def _init(options: argparse.Namespace, paths: JobPaths) -> int:
+    from container.init.command import ROLE_OPTIONS, InitOptions, init
+
+    roles = {option: getattr(options, option) for option in ROLE_OPTIONS}
+    names = ("label", "group", "time", "tokenizer", "force")
+    return init(paths, InitOptions(options.tables, roles=roles, **{name: getattr(options, name) for name in names}))
 
 
 def _train(options: argparse.Namespace, paths: JobPaths) -> int:
@@ -118,9 +127,25 @@ def _step(options: argparse.Namespace, paths: JobPaths) -> int:
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace, JobPaths], int]] = {
-    "train": _train, "tune": _tune, "predict": _predict, "compare": _compare, "serve": _serve, "track": _track,
-    "demo": _demo,
+    "init": _init, "train": _train, "tune": _tune, "predict": _predict, "compare": _compare, "serve": _serve,
+    "track": _track, "demo": _demo,
 }  # fmt: skip
+
+
+def _add_init_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "tables", type=Path, nargs="+", metavar="TABLE",
+        help="files or a folder: CSV, TSV, JSON, JSON Lines or Parquet; one table, or files named train, val and test",
+    )  # fmt: skip
+    about = "column of the label (default: label, target, class, y or outcome)"
+    command.add_argument("--label", metavar="NAME", help=about)
+    for option in ("id", "text", "number", "category", "date", "ignore"):
+        about = f"columns with the role {option}"
+        command.add_argument(f"--{option}", action="extend", nargs="+", default=[], metavar="NAME", help=about)
+    command.add_argument("--group", metavar="NAME", help="keep rows with the same value in one split")
+    command.add_argument("--time", metavar="NAME", help="the oldest rows become train, the newest test")
+    command.add_argument("--tokenizer", metavar="NAME", help="the encoder: a folder or a Hugging Face id")
+    command.add_argument("--force", action="store_true", help="replace the input of a job that is in the folder")
 
 
 def _add_train_arguments(command: argparse.ArgumentParser) -> None:
@@ -169,6 +194,7 @@ def _tag(text: str) -> tuple[str, str]:
 
 
 _ADD_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
+    "init": _add_init_arguments,
     "train": _add_train_arguments,
     "tune": _add_tune_arguments,
     "predict": _add_predict_arguments,

@@ -19,12 +19,10 @@ from container.serving.model import Prediction, ServedModel
 from container.serving.parts import Part
 from container.tables.channel_files import TableSlice, check_names, is_gzip, missing_column
 from container.tables.column_types import label_column
-from container.tables.data_files import data_files
-from container.tables.part_files import PartFiles, open_part_files
+from container.tables.part_files import PartFiles, open_tables
 from container.tables.writer import TableWriter, check_output
 from contracts.artifacts import ROW_NUMBER
 from contracts.errors import ContractError
-from contracts.input_files import check_file, exists
 from contracts.serving import ServingSettings
 from contracts.spelling import as_named
 
@@ -76,7 +74,7 @@ def _predict(model: Path, inputs: Sequence[Path], output: Path) -> tuple[int, in
     served = ServedModel.load(model, ServingSettings.from_environment(environment))
     rows, invalid, error = 0, 0, ""
     with tempfile.TemporaryDirectory(prefix="predict-") as scratch:
-        table = _open(inputs, Path(scratch))
+        table = open_tables(inputs, option="--input", scratch=Path(scratch))
         if output.resolve() in {path.resolve() for path in table.files}:
             raise ContractError(f"--output: {output} is also an input", "Name another file.")
         names = as_named(table.columns, [*served.feature_inputs, *filter(None, [served.id_name])])
@@ -105,20 +103,6 @@ def _predict(model: Path, inputs: Sequence[Path], output: Path) -> tuple[int, in
                 writer.abandon()
             raise
     return rows, invalid, error
-
-
-def _open(inputs: Sequence[Path], scratch: Path) -> PartFiles:
-    files: list[Path] = []
-    for path in inputs:
-        if not exists(path):
-            raise ContractError(f"--input: {path} does not exist", "Correct the path.")
-        if path.is_dir():
-            files += data_files(path)
-        else:
-            check_file(path)
-            files.append(path)
-    folder = Path(os.path.commonpath([path.absolute().parent for path in files])) if files else inputs[0]
-    return open_part_files([path.absolute() for path in files], folder=folder, scratch=scratch)
 
 
 def _predictions(

@@ -1,6 +1,7 @@
 """Read the part files of one table in CSV, TSV, JSON, JSON Lines or Parquet, gzipped or not, as a stream of slices."""
 
 import logging
+import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -27,6 +28,7 @@ from container.tables.csv_blocks import CsvText, first_cells
 from container.tables.data_files import data_files, is_empty, listed
 from container.tables.json_files import json_batches, json_cell_kinds
 from contracts.errors import ContractError
+from contracts.input_files import check_file, exists
 from contracts.json_text import parse_json
 from contracts.spelling import SIMILAR, did_you_mean
 
@@ -117,6 +119,34 @@ def find_part_files(folder: Path, *, signature: Sequence[str] | None = None, scr
         ContractError: no part file, only empty ones, several formats, or files whose columns differ.
     """
     return open_part_files(data_files(folder), folder=folder, signature=signature, scratch=scratch)
+
+
+def open_tables(paths: Sequence[Path], *, option: str, scratch: Path) -> PartFiles:
+    """Return the part files of one table that a user names: files, and folders of files.
+
+    Args:
+        option: of the command line, for messages.
+
+    Raises:
+        ContractError: also a path that does not exist.
+    """
+    files = named_files(paths, option=option)
+    folder = Path(os.path.commonpath([path.parent for path in files])) if files else paths[0]
+    return open_part_files(files, folder=folder, scratch=scratch)
+
+
+def named_files(paths: Sequence[Path], *, option: str) -> list[Path]:
+    """Return the absolute paths of the files, and of those in the folders, that a user names."""
+    files: list[Path] = []
+    for path in paths:
+        if not exists(path):
+            raise ContractError(f"{option}: {path} does not exist", "Correct the path.")
+        if path.is_dir():
+            files += data_files(path)
+        else:
+            check_file(path)
+            files.append(path)
+    return [path.absolute() for path in files]
 
 
 def open_part_files(

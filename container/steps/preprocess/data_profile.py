@@ -84,6 +84,16 @@ class DataProfile:
             self._sampled_rows += rows.num_rows
             self._sampled_bytes += rows.nbytes
 
+    @property
+    def sample(self) -> pa.Table | None:
+        """The sampled rows; None without rows."""
+        return pa.concat_tables(self._sample) if self._sample else None
+
+    @property
+    def missing(self) -> dict[str, int]:
+        """The number of cells without a text, by column."""
+        return {name: int(as_text) for name, (as_text, _) in self._missing.items()}
+
     def to_json(self, labels: Sequence[str], *, about: Mapping[str, Any]) -> dict[str, Any]:
         """Return the profile as JSON values; None where there is no value.
 
@@ -91,7 +101,7 @@ class DataProfile:
             labels: by code.
             about: further facts, which come first.
         """
-        sample = pa.concat_tables(self._sample) if self._sample else None
+        sample = self.sample
         order = sorted(range(len(labels)), key=lambda code: labels[code])
         splits = {
             name: {

@@ -1,0 +1,1 @@
+"""Make a job from a raw table: roles of columns, splits, hyperparameters."""

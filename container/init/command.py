@@ -1,0 +1,125 @@
+"""init: make a job from a raw table."""
+
+import json
+import shlex
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from container.init.profile import RawTables, read_tables
+from container.init.report import page, summary_lines, table_lines
+from container.init.roles import Role
+from container.init.settings import hyperparameters_of, tokenizer_in
+from container.init.splits import label_counts, split_rows, write_splits
+from container.init.warnings import warnings_of
+from container.processes import set_up_logging
+from contracts.errors import ContractError
+from contracts.input_files import check_writable, exists
+from contracts.paths import SPLITS, JobPaths
+
+PAGE = "init.md"
+# The options that give columns a role.
+ROLE_OPTIONS: dict[str, Role] = {
+    "id": "id", "text": "text", "number": "number", "category": "category", "date": "date", "ignore": "ignored",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class InitOptions:
+    """The command line of init.
+
+    Attributes:
+        tables: files and folders.
+        roles: columns by option of ROLE_OPTIONS.
+        force: replace the input of a job.
+    """
+
+    tables: Sequence[Path]
+    label: str | None = None
+    roles: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    group: str | None = None
+    time: str | None = None
+    tokenizer: str | None = None
+    force: bool = False
+
+
+def init(paths: JobPaths, options: InitOptions) -> int:
+    """Write input/data/{train,val,test}, the hyperparameters and init.md; print what was found, last how to train.
+
+    Returns:
+        0, or 1 if there is no job; stderr has the cause.
+    """
+    set_up_logging()
+    try:
+        _init(paths, options)
+    except ContractError as error:
+        print(error, file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def _init(paths: JobPaths, options: InitOptions) -> None:
+    _check_root(paths, force=options.force)
+    with tempfile.TemporaryDirectory(prefix="init-") as scratch:
+        raw = read_tables(
+            options.tables, label=options.label, given=_given(options.roles), scratch=Path(scratch),
+            group=options.group, time=options.time,
+        )  # fmt: skip
+        print(*table_lines(raw), "", sep="\n", flush=True)
+        splits = split_rows(raw, group=options.group, time=options.time)
+        tokenizer, reason = tokenizer_in(paths.pretrained)
+        if options.tokenizer is not None:
+            tokenizer, reason = options.tokenizer, "--tokenizer"
+        settings, why = hyperparameters_of(raw, tokenizer=tokenizer)
+        why["tokenizer"] = reason
+        folders = {split: paths.channel(split) for split in SPLITS}
+        for folder in folders.values():
+            if folder.exists():
+                shutil.rmtree(folder)
+        repeated = write_splits(raw, splits, folders)
+    counts = label_counts(raw, splits)
+    warnings = list(warnings_of(raw, counts=counts, repeated=repeated, group=options.group, time=options.time))
+    warnings += _of_ignored(raw)
+    paths.config.mkdir(parents=True, exist_ok=True)
+    file = paths.hyperparameter_files[-1]
+    file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    command = f"python -m container train --root {shlex.quote(str(paths.root))}"
+    about = {"how": splits.how, "warnings": warnings, "settings": settings, "why": why, "command": command}
+    (paths.root / PAGE).write_text(page(raw, counts, **about), encoding="utf-8")
+    print(*summary_lines(raw, counts, splits.how), *(f"{name}: {text}." for name, text in why.items()), sep="\n")
+    print(*(f"Warning: {sentence}\n" for sentence in warnings), sep="", end="")
+    print(f"\nWritten: {file}, {paths.root / PAGE} and the splits. Train with:\n{command}", flush=True)
+
+
+def _check_root(paths: JobPaths, *, force: bool) -> None:
+    """Raise ContractError where the folder has a job, unless its input may be replaced."""
+    check_writable(paths.root)
+    there = [*(paths.channel(split) for split in SPLITS), *paths.hyperparameter_files, paths.model, paths.checkpoints]
+    found = [path for path in there if exists(path) and not (path.is_dir() and not any(path.iterdir()))]
+    if found and not force:
+        raise ContractError(
+            f"--root: {paths.root} has a job: {', '.join(str(path.relative_to(paths.root)) for path in found)}",
+            "Name another folder, or use --force to replace its input; the results of an earlier training stay.",
+        )
+
+
+def _given(options: Mapping[str, Sequence[str]]) -> dict[str, Role]:
+    given: dict[str, Role] = {}
+    for option, names in options.items():
+        for name in names:
+            if given.setdefault(name, role := ROLE_OPTIONS[option]) != role:
+                raise ContractError(
+                    f"--{option}: {name!r} is also given as {given[name]}", "Give each column one role."
+                )
+    return given
+
+
+def _of_ignored(raw: RawTables) -> list[str]:
+    dates = raw.of_role("date")
+    sentences = [f"{', '.join(dates)}: ignored, because the model reads no dates yet."] if dates else []
+    if raw.nested:
+        sentences.append(f"{', '.join(raw.nested)}: left out, because the cells contain lists or objects.")
+    return sentences

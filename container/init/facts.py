@@ -1,0 +1,179 @@
+"""Collect what decides the role of a column, from a sample of its cells."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from container.steps.preprocess.data_profile import describe
+from container.tables.channel_files import Origin
+from container.tables.column_types import is_number
+from container.tables.values import contiguous, keys, numbers
+from contracts.errors import ContractError
+from contracts.numbers import NumberFormat
+
+FORMATS: tuple[NumberFormat, ...] = ("1,234.5", "1.234,5")
+_DAY = r"[0-9]{1,2}(st|nd|rd|th)?"
+_MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
+_CLOCK = r"([T ,]+[0-9]{1,2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?( ?[ap]m)?( ?(z|utc|[+-][0-9]{2}:?[0-9]{2}))?)?"
+_DATES = (
+    r"(19|20)[0-9]{2}[-/.][0-9]{1,2}[-/.][0-9]{1,2}", r"[0-9]{1,2}[-/.][0-9]{1,2}[-/.]([0-9]{4}|[0-9]{2})",
+    rf"{_DAY}[ -]{_MONTH}[ -,]+[0-9]{{2,4}}", rf"{_MONTH} {_DAY},? [0-9]{{4}}", rf"{_MONTH} [0-9]{{4}}",
+)  # fmt: skip
+_DATE = rf"(?i)^({'|'.join(_DATES)}){_CLOCK}$"
+_CODE_WORDS = frozenset(
+    (
+        "id", "ids", "code", "codes", "zip", "zipcode", "postcode", "postal", "plz", "phone", "fax", "key", "uuid",
+        "guid", "sku", "isbn", "ean", "ssn", "iban", "hash",
+    )
+)  # fmt: skip
+_PERSON_WORDS = frozenset(
+    (
+        "user", "customer", "client", "patient", "account", "member", "author", "buyer", "seller", "student", "driver",
+        "device", "session", "household",
+    )
+)  # fmt: skip
+_UNSPACED = r"[\x{3040}-\x{30ff}\x{3400}-\x{9fff}\x{ac00}-\x{d7a3}]"  # scripts that write no blanks between words
+
+
+@dataclass(frozen=True)
+class ColumnFacts:
+    """A column of the raw table.
+
+    Attributes:
+        rows: of the table.
+        missing: share of empty cells in all rows.
+        sample: cells, null where empty. [S]
+    """
+
+    name: str
+    rows: int
+    missing: float
+    sample: pa.Array
+
+    @cached_property
+    def keys(self) -> pa.Array:
+        """The value of each cell of the sample that is not empty. [P] string"""
+        return keys(self.sample).drop_null()
+
+    @cached_property
+    def values(self) -> list[str]:
+        """The distinct values, the most frequent first."""
+        counts = pc.value_counts(self.keys)
+        order = np.argsort(-counts.field("counts").to_numpy(), kind="stable")
+        return counts.field("values").take(pa.array(order)).to_pylist()
+
+    @property
+    def distinct(self) -> int:
+        return len(self.values)
+
+    @property
+    def repeats(self) -> float:
+        """The share of the cells whose value an earlier cell has."""
+        return 1 - self.distinct / max(len(self.keys), 1)
+
+    @cached_property
+    def kind(self) -> str:
+        """The kind of the profile: empty, number, time, identifier, text or category."""
+        return describe(pa.chunked_array([self.sample]), self.name)["kind"]
+
+    @cached_property
+    def is_date(self) -> bool:
+        if pa.types.is_temporal(self.sample.type):
+            return True
+        return self.distinct > 1 and (self.kind == "time" or self._all(_DATE))
+
+    @cached_property
+    def is_number(self) -> bool:
+        return self.number_format is not None
+
+    @cached_property
+    def number_format(self) -> NumberFormat | str | None:
+        """The notation of the numbers: "" for 1234.5; None if the column has other texts."""
+        for written in ("", *FORMATS):
+            try:
+                values = numbers(self.sample, self.name, origin=Origin(), written=written or None)
+            except ContractError:
+                continue
+            return written if np.isfinite(values).any() else None
+        return None
+
+    @cached_property
+    def numbers(self) -> np.ndarray:
+        """The numbers of a column with a notation; NaN where one is missing. [S]"""
+        return numbers(self.sample, self.name, origin=Origin(), written=self.number_format or None)  # pyright: ignore[reportArgumentType] - is_number
+
+    @property
+    def is_whole(self) -> bool:
+        values = self.numbers[np.isfinite(self.numbers)]
+        return self.number_format == "" and bool((values == np.round(values)).all())
+
+    @property
+    def has_leading_zeros(self) -> bool:
+        texts = pc.match_substring_regex(self.keys, pattern="^0[0-9]+$")
+        return not is_number(self.sample.type) and bool(pc.any(texts).as_py())
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether the values are distinct whole numbers of about as many as there are rows, as a counter has."""
+        values = self.numbers
+        whole = self.is_whole and self.missing == 0 and not self.repeats
+        return whole and values.max() - values.min() < 2 * self.rows
+
+    @cached_property
+    def words(self) -> float:
+        """The mean number of words of a value; a word of a script without blanks has about two characters."""
+        texts = pa.array(self.values[:5000], pa.string())
+        blanks = pc.count_substring_regex(texts, pattern=r"\s+").to_numpy()
+        unspaced = pc.count_substring_regex(texts, pattern=_UNSPACED).to_numpy()
+        return float(np.mean(blanks + 1 + unspaced / 2)) if len(texts) else 0.0
+
+    @property
+    def characters(self) -> np.ndarray:
+        """The characters of each cell that is not empty. [P]"""
+        return pc.utf8_length(self.keys).to_numpy()
+
+    @property
+    def has_lists(self) -> bool:
+        return self._all(r"^(\[.*\]|\{.*\})$", share=0.9)
+
+    @property
+    def name_words(self) -> list[str]:
+        """The words of the column's name, in lower case: CustomerID, customer_id and Customer Id are alike."""
+        spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", self.name)
+        return re.findall(r"[^\W_]+", spaced.lower())
+
+    @property
+    def is_named_code(self) -> bool:
+        return not _CODE_WORDS.isdisjoint(self.name_words)
+
+    @property
+    def is_named_person(self) -> bool:
+        return not _PERSON_WORDS.isdisjoint(self.name_words)
+
+    @property
+    def is_index(self) -> bool:
+        """Whether the column is an index that pandas saved."""
+        return bool(re.fullmatch(r"Unnamed: \d+|index|level_0|__index_level_\d+__|", self.name)) and self.is_dense
+
+    def examples(self, count: int = 3) -> Sequence[str]:
+        return self.values[:count]
+
+    def _all(self, pattern: str, *, share: float = 1.0) -> bool:
+        matching = pc.sum(pc.match_substring_regex(self.keys, pattern=pattern)).as_py() or 0
+        return len(self.keys) > 0 and matching >= share * len(self.keys)
+
+
+def facts_of(sample: pa.Table, *, rows: int, missing: dict[str, int]) -> dict[str, ColumnFacts]:
+    """Return the facts of each column.
+
+    Args:
+        rows: of the whole table.
+        missing: empty cells of all rows, by column.
+    """
+    cells = {name: contiguous(sample[name]) for name in sample.column_names}
+    return {name: ColumnFacts(name, rows, missing[name] / max(rows, 1), cell) for name, cell in cells.items()}

@@ -1,0 +1,211 @@
+"""Read raw tables once: the labels and hashes of all rows, and a sample that decides the roles of the columns."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from container.init.facts import facts_of
+from container.init.roles import Column, Role, decide_roles
+from container.preprocessing.labels import LabelCollector, check_classification
+from container.steps.preprocess.data_profile import DataProfile
+from container.steps.preprocess.row_split import key_hashes, row_hashes
+from container.steps.preprocess.times import TimeColumn
+from container.tables.channel_files import TableSlice, missing_column
+from container.tables.part_files import PartFiles, named_files, open_part_files
+from container.tables.values import keys
+from contracts.errors import ContractError
+from contracts.paths import CHANNEL_ALIASES, SPLITS
+
+LABEL_NAMES = ("label", "target", "class", "y", "outcome")
+MOST_LABELS = 1000
+_SPLIT_NAMES = {**{name: name for name in SPLITS}, **CHANNEL_ALIASES, "valid": "val", "dev": "val"}
+
+
+@dataclass(frozen=True)
+class RawTables:
+    """A raw table, or its splits.
+
+    Attributes:
+        parts: the files of each split; of "" if the table is not split.
+        columns: in the order of the table.
+        labels: distinct labels, in the order of their codes; counts by label.
+        source: index of each row's part. [N] int8
+        codes: of each row's label, -1 without one. [N] int16
+        hashes: of each row, or of its group. [N] uint64
+        times: of --time. [N] float64, or None.
+        sample: of at most 50,000 rows.
+        nested: columns of lists or objects, which are left out.
+    """
+
+    parts: Mapping[str, PartFiles]
+    columns: Mapping[str, Column]
+    label: str
+    labels: Counter[str]
+    source: np.ndarray
+    codes: np.ndarray
+    hashes: np.ndarray
+    times: np.ndarray | None
+    sample: pa.Table
+    nested: Sequence[str]
+
+    @property
+    def rows(self) -> int:
+        return len(self.codes)
+
+    @property
+    def text_names(self) -> list[str]:
+        return self.of_role("text")
+
+    def of_role(self, role: Role) -> list[str]:
+        return [column.name for column in self.columns.values() if column.role == role]
+
+    def tables(self, columns: Sequence[str]) -> Iterator[TableSlice]:
+        """Yield the rows in the order of the arrays."""
+        first = 0
+        for parts in self.parts.values():
+            for part in parts.iter_tables(columns):
+                yield TableSlice(part.table, first, part.origin)
+                first += part.table.num_rows
+
+
+def read_tables(
+    inputs: Sequence[Path],
+    *,
+    label: str | None,
+    given: Mapping[str, Role],
+    scratch: Path,
+    group: str | None = None,
+    time: str | None = None,
+) -> RawTables:
+    """Return the tables with the roles of their columns.
+
+    Args:
+        label, given: see `decide_roles`; without a label, the column with one of LABEL_NAMES.
+        group: the column whose rows stay together. time: the column by which rows are split.
+
+    Raises:
+        ContractError: damaged files, columns that are missing, labels of which no classifier can be trained.
+    """
+    parts = _parts(inputs, scratch)
+    first = next(iter(parts.values()))
+    nested = first.nested
+    parts = {split: part.single_valued() for split, part in parts.items()}
+    names = next(iter(parts.values())).columns
+    where = str(inputs[0])
+    label = _label_name(names, where) if label is None else label
+    for name in (label, *(name for name in (group, time) if name)):
+        if name not in names:
+            raise missing_column(name, names, where)
+    collector = LabelCollector(label, allowed=1 << 31)
+    profile = DataProfile(names, splits=("rows",), id_column=None)
+    source, codes, hashes, times = [], [], [], []
+    reader = TimeColumn(time) if time else None
+    for index, part_files in enumerate(parts.values()):
+        for part in part_files.iter_tables(names):
+            found = collector.add(part.table[label], origin=part.origin)
+            if len(collector.index) > MOST_LABELS:
+                check_classification(label, collector.counts, where=where)
+                raise ContractError(
+                    f"{where}: column {label!r} has more than {MOST_LABELS:,} labels", "Name another column by --label."
+                )
+            own = row_hashes(part.table, seed=0)
+            rows = part.table.num_rows
+            profile.add(part.table, hashes=own, splits=np.zeros(rows, np.int8), labels=found)
+            source.append(np.full(rows, index, np.int8))
+            codes.append(found.astype(np.int16))
+            hashes.append(_group_hashes(part, group, own))
+            if reader is not None:
+                times.append(reader.parse(part.table[reader.name], origin=part.origin))
+    sample = profile.sample
+    _check_labels(label, collector, where=where)
+    assert sample is not None, "two labels are two rows"
+    facts = facts_of(sample, rows=profile.rows, missing=profile.missing)
+    columns = decide_roles(facts, label=label, given=_without_splitting(given, facts, group=group, time=time))
+    return RawTables(
+        parts=parts,
+        columns=columns,
+        label=label,
+        labels=Counter({key: collector.counts[key] for key in collector.index}),
+        source=np.concatenate(source),
+        codes=np.concatenate(codes),
+        hashes=np.concatenate(hashes),
+        times=np.concatenate(times) if times else None,
+        sample=sample,
+        nested=nested,
+    )
+
+
+def _parts(inputs: Sequence[Path], scratch: Path) -> dict[str, PartFiles]:
+    """Return the files of each split, by the names of files or folders; of "" if none has the name of a split."""
+    files = named_files(inputs, option="TABLE")
+    if not files:
+        raise ContractError(f"{inputs[0]}: has no file", "Name a table: CSV, TSV, Parquet, JSON or JSON Lines.")
+    roots = [path.absolute() if path.is_dir() else path.absolute().parent for path in inputs]
+    of_split: dict[str, list[Path]] = {}
+    for path in files:
+        root = next(root for root in roots if path.is_relative_to(root))
+        of_split.setdefault(_split_of(path.relative_to(root)), []).append(path)
+    if "train" not in of_split or "" in of_split:
+        of_split = {"": files}
+    found = {}
+    for split in ("", *SPLITS):
+        if split in of_split:
+            folder = of_split[split][0].parent
+            found[split] = open_part_files(of_split[split], folder=_common(of_split[split], folder), scratch=scratch)
+    return found
+
+
+def _common(files: Sequence[Path], folder: Path) -> Path:
+    while not all(path.is_relative_to(folder) for path in files):
+        folder = folder.parent
+    return folder
+
+
+def _split_of(path: Path) -> str:
+    """Return the split that a folder, or a part of a file's name, names; "" for none."""
+    words = [*path.parts[:-1], *re.split(r"[^a-zA-Z]+", path.name)]
+    found = {_SPLIT_NAMES[word.lower()] for word in words if word.lower() in _SPLIT_NAMES}
+    return found.pop() if len(found) == 1 else ""
+
+
+def _label_name(names: Sequence[str], where: str) -> str:
+    found = [name for name in names if name.lower() in LABEL_NAMES]
+    if len(found) == 1:
+        return found[0]
+    columns = ", ".join(names)
+    raise ContractError(f"{where}: which column is the label? The columns are {columns}", "Name it by --label.")
+
+
+def _group_hashes(part: TableSlice, group: str | None, own: np.ndarray) -> np.ndarray:
+    if group is None:
+        return own
+    has_group = keys(part.table[group]).is_valid().to_numpy(zero_copy_only=False)
+    return np.where(has_group, key_hashes(part.table[group], seed=0), own)
+
+
+def _check_labels(label: str, collector: LabelCollector, *, where: str) -> None:
+    """Raise ContractError where no classifier can be trained on the labels."""
+    counts = collector.counts
+    check_classification(label, counts, where=where)
+    if sum(counts.values()) == 1:
+        raise ContractError(f"{where}: has one row with a label", "Provide a table with more rows.")
+    if len(counts) < 2:
+        found = f"only the label {next(iter(counts))!r}" if counts else "no label"
+        raise ContractError(
+            f"{where}: column {label!r} has {found}, but a classifier needs two classes",
+            "Name another column by --label, or provide rows of the other classes.",
+        )
+
+
+def _without_splitting(
+    given: Mapping[str, Role], facts: Mapping[str, object], *, group: str | None, time: str | None
+) -> dict[str, Role]:
+    """Return the given roles; a column that splits the rows is no input unless the user says so."""
+    assert not {group, time} - {None} - facts.keys(), "the columns were looked for"
+    splitting: dict[str, Role] = {name: "ignored" for name in (group, time) if name}
+    return {**splitting, **given}

@@ -1,0 +1,148 @@
+"""Decide the role of each column, with the reason."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from container.init.facts import ColumnFacts
+from contracts.errors import ContractError
+from contracts.spelling import SIMILAR, did_you_mean
+
+Role = Literal["id", "label", "text", "number", "category", "date", "ignored"]
+
+NEARLY_EMPTY = 0.97  # share of missing cells
+FEW = 50  # distinct values that a category may have in any table
+UNIQUE = 0.05  # share of repeated values up to which a code says nothing about other rows
+FEWEST_UNIQUE = 20  # rows from which it is no coincidence that all values differ
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column with its role.
+
+    Attributes:
+        why: a clause without a full stop.
+    """
+
+    facts: ColumnFacts
+    role: Role
+    why: str
+
+    @property
+    def name(self) -> str:
+        return self.facts.name
+
+
+def decide_roles(facts: Mapping[str, ColumnFacts], *, label: str, given: Mapping[str, Role]) -> dict[str, Column]:
+    """Return the columns with their roles, in the order of the table.
+
+    Args:
+        label: the column of the label.
+        given: roles that the user chose, by column.
+
+    Raises:
+        ContractError: a column that the table lacks, or several ids.
+    """
+    for name in (label, *given):
+        if name not in facts:
+            hint = did_you_mean(name, list(facts), hint=SIMILAR)
+            raise ContractError(f"the table has no column {name!r}{hint}", f"Its columns: {', '.join(facts)}.")
+    if given.get(label, "label") != "label":
+        raise ContractError(f"--label: {label!r} is also given as {given[label]}", "Give each column one role.")
+    chosen = [name for name, role in given.items() if role == "id"]
+    if len(chosen) > 1:
+        raise ContractError(f"--id: names {len(chosen)} columns: {', '.join(chosen)}", "Name one of them.")
+    columns = {}
+    for name, each in facts.items():
+        if name == label:
+            columns[name] = Column(each, "label", "the label")
+        elif name in given:
+            columns[name] = Column(each, given[name], f"--{given[name].replace('ignored', 'ignore')}")
+        else:
+            columns[name] = Column(each, *_role(each))
+    columns = _one_id(columns, chosen)
+    if not any(column.role == "text" for column in columns.values()):
+        columns = _some_text(columns)
+    return columns
+
+
+def _role(facts: ColumnFacts) -> tuple[Role, str]:
+    if not facts.distinct:
+        return "ignored", "empty"
+    if facts.missing > NEARLY_EMPTY:
+        return "ignored", f"nearly empty: {facts.missing:.0%} missing"
+    if facts.distinct == 1:
+        return "ignored", "constant"
+    if facts.is_index:
+        return "ignored", "an index that pandas saved"
+    if facts.is_number:
+        return _role_of_numbers(facts)
+    return ("date", "dates") if facts.is_date else _role_of_texts(facts)
+
+
+def _role_of_numbers(facts: ColumnFacts) -> tuple[Role, str]:
+    enough, unique = len(facts.keys) >= FEWEST_UNIQUE, not facts.repeats and not facts.missing
+    if enough and facts.is_dense:
+        return "id", "unique whole numbers, like a counter"
+    if facts.is_whole and (facts.has_leading_zeros or facts.is_named_code):
+        why = "leading zeros" if facts.has_leading_zeros else "named like a code"
+        if enough and unique and facts.is_named_code:
+            return "id", f"unique, {why}"
+        if enough and facts.repeats <= UNIQUE:
+            return "ignored", f"codes that hardly repeat ({why})"
+        return "category", f"codes, not amounts: {why}"
+    if facts.number_format:
+        return "number", f"numbers such as {facts.examples()[0]} (number_format {facts.number_format})"
+    return "number", "numbers, 2 values" if facts.distinct == 2 else "numbers"
+
+
+def _role_of_texts(facts: ColumnFacts) -> tuple[Role, str]:
+    enough, several = len(facts.keys) >= FEWEST_UNIQUE, facts.words >= 1.2
+    new = 1 - facts.repeats  # share of the cells with a value that no earlier cell has
+    if enough and not several and not facts.repeats and not facts.missing and _is_id_like(facts):
+        return "id", "unique codes"
+    if enough and not several and facts.repeats <= UNIQUE:
+        return "ignored", "codes that hardly repeat"
+    words = f"{facts.words:.0f} words on average"
+    many = facts.distinct > FEW or (new > 0.9 and facts.words >= 3)
+    sentences = (facts.words >= 4 and new > 0.3) or (facts.words >= 8 and facts.distinct > 4 * FEW)
+    if many and (sentences or (several and new > 0.5)):
+        return "text", f"lists or JSON, read as text; {words}" if facts.has_lists else f"{words}, {new:.0%} distinct"
+    kind = "lists or JSON, " if facts.has_lists else ""
+    return "category", f"{kind}{facts.distinct:,} values"
+
+
+def _is_id_like(facts: ColumnFacts) -> bool:
+    return facts.is_named_code or any(any(sign.isdigit() for sign in value) for value in facts.examples(20))
+
+
+def _one_id(columns: Mapping[str, Column], chosen: Sequence[str]) -> dict[str, Column]:
+    """Return the columns of which at most one is the id; the others are ignored."""
+    found = [column for column in columns.values() if column.role == "id"]
+    found.sort(key=lambda column: (column.name not in chosen, not column.facts.is_named_code))  # stable
+    other = {column.name: f"{column.why}; {found[0].name!r} is the id" for column in found[1:]}
+    return {
+        name: replace(column, role="ignored", why=other[name]) if name in other else column
+        for name, column in columns.items()
+    }
+
+
+def _some_text(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Return the columns of which the best one is read as text, because the model needs a text.
+
+    Raises:
+        ContractError: no column enters the model.
+    """
+    categories = [column for column in columns.values() if column.role == "category"]
+    numbers = [column for column in columns.values() if column.role == "number"]
+    if not categories and not numbers:
+        raise ContractError(
+            "no column is a text, a number or a category",
+            "Name the columns of the model with --text, --number and --category.",
+        )
+    if categories:
+        best = max(categories, key=lambda column: (column.facts.words >= 1.2, column.facts.distinct))
+    else:
+        best = min(numbers, key=lambda column: column.facts.distinct)
+    why = f"{best.why}; read as text, because no column is text and the model needs one"
+    return {**columns, best.name: replace(best, role="text", why=why)}

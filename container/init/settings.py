@@ -1,0 +1,74 @@
+"""Choose the hyperparameters of the job that `init` makes."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from container.init.profile import RawTables
+from container.preprocessing.labels import learned_labels
+from contracts.hyperparameter_files import parse_hyperparameters
+from contracts.input_files import exists
+from contracts.model_classes import FROM_SCRATCH
+
+LENGTHS = (64, 128, 256, 512)  # of max_sen_len
+_TOKENS_PER_WORD = 1.4
+_POSITIVE = ("1", "yes", "y", "true", "t", "positive", "pos")
+
+
+def hyperparameters_of(raw: RawTables, *, tokenizer: str) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the hyperparameters, and for some of them the reason.
+
+    Raises:
+        ContractError: the columns contradict each other.
+    """
+    texts, numbers = raw.of_role("text"), raw.of_role("number")
+    why: dict[str, str] = {}
+    values: dict[str, Any] = {"preset": "recommended"}
+    if ids := raw.of_role("id"):
+        values["id_name"] = ids[0]
+    values["text_name"] = texts[0] if len(texts) == 1 else texts
+    if len(texts) > 1:
+        why["text_name"] = f"{len(texts)} texts are joined to one sequence for one encoder"
+    values |= {"label_name": raw.label, "tab_field_list": numbers, "cat_field_list": raw.of_role("category")}
+    formats = {name: raw.columns[name].facts.number_format for name in numbers}
+    if formats := {name: written for name, written in formats.items() if written}:
+        values["number_format"] = formats
+    values["multiclass_categories"], why["multiclass_categories"] = _classes(raw)
+    values["model_class"] = "multimodal_bert" if numbers or values["cat_field_list"] else "bert"
+    values["tokenizer"] = tokenizer
+    values["max_sen_len"], why["max_sen_len"] = _length(raw, texts)
+    parse_hyperparameters(values)
+    return values, why
+
+
+def tokenizer_in(folder: Path) -> tuple[str, str]:
+    """Return the encoder to use, and why: the only one in input/data/pretrained/, else from_scratch."""
+    found = sorted(path.name for path in folder.iterdir() if path.is_dir()) if exists(folder) else []
+    if len(found) == 1:
+        return found[0], f"the encoder in {folder}"
+    return FROM_SCRATCH, (
+        "a small encoder with random weights; a pretrained one is usually better for texts: set tokenizer to its "
+        "folder or to a Hugging Face id, e.g. sentence-transformers/all-MiniLM-L6-v2"
+    )
+
+
+def _classes(raw: RawTables) -> tuple[list[int | str], str]:
+    """Return the labels in the order of their class ids, and the reason of the order."""
+    labels = list(learned_labels(raw.label, raw.labels).labels)
+    if len(labels) > 2:
+        return labels, "numbers by value, then texts alphabetically"
+    positive = [label for label in labels if str(label).lower() in _POSITIVE]
+    if len(positive) == 1:
+        return sorted(labels, key=lambda label: label == positive[0]), f"class 1 is {positive[0]}"
+    counts: Mapping[str, int] = raw.labels
+    rarer = min(labels[::-1], key=lambda label: counts[str(label)])
+    return sorted(labels, key=lambda label: label == rarer), f"class 1 is {rarer}, the rarer label"
+
+
+def _length(raw: RawTables, texts: list[str]) -> tuple[int, str]:
+    words = sum(float(np.quantile(raw.columns[name].facts.characters, 0.95)) / 5 for name in texts)
+    tokens = round(words * _TOKENS_PER_WORD) + 2
+    length = next((length for length in LENGTHS if length >= tokens), LENGTHS[-1])
+    return length, f"95 % of the texts have at most about {tokens} tokens; longer ones are read in chunks"

@@ -1,0 +1,141 @@
+"""Assign the rows of a raw table to train, val and test, and write them."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from container.init.profile import RawTables
+from container.steps.preprocess.row_split import (
+    TEST,
+    TRAIN,
+    VAL,
+    HashSplit,
+    Shares,
+    StratifiedSplit,
+    TimeSplit,
+    key_hashes,
+    row_hashes,
+)
+from container.tables.duplicate_ids import DuplicateIds, count_shared
+from container.tables.writer import TableWriter
+from contracts.errors import ContractError
+from contracts.paths import SPLITS
+
+EXACT_ROWS = 200_000
+HELD_OUT = 0.1  # share of val, and of test
+UNLABELLED = -1
+_CODES = {"train": TRAIN, "val": VAL, "test": TEST}
+_DUPLICATES = 1 << 16  # distinct rows and texts up to which duplicates are counted exactly
+
+
+@dataclass(frozen=True)
+class Splits:
+    """The split of each row.
+
+    Attributes:
+        codes: TRAIN, VAL or TEST, or UNLABELLED: not written. [N] int8
+        how: how the rows were split, for people.
+    """
+
+    codes: np.ndarray
+    how: str
+
+    def rows(self, split: str) -> int:
+        return int(np.count_nonzero(self.codes == _CODES[split]))
+
+
+def split_rows(raw: RawTables, *, group: str | None, time: str | None) -> Splits:
+    """Return the split of each row, which does not depend on the order of the rows.
+
+    Splits that the user made stay; those that are missing are taken from train.
+
+    Raises:
+        ContractError: a split has no rows.
+    """
+    made = [split for split in raw.parts if split]
+    codes = np.array([_CODES[split or "train"] for split in raw.parts], np.int8)[raw.source]
+    missing = [split for split in SPLITS[1:] if split not in made]
+    how = "as given"
+    if missing:
+        shares = Shares(train=1 - HELD_OUT * len(missing), test=HELD_OUT if "test" in missing else 0.0)
+        rows = np.flatnonzero((codes == TRAIN) & (raw.codes >= 0))
+        hashes, strata = raw.hashes[rows], raw.codes[rows].astype(np.int64)
+        if time is not None:
+            assert raw.times is not None, "read_tables reads the times"
+            rule, how = TimeSplit.fit(shares, raw.times[rows]), f"by the time in {time}"
+            codes[rows] = rule.assign(hashes, strata, raw.times[rows])
+        elif group is not None:
+            rule, how = StratifiedSplit.fit(shares, hashes, np.zeros_like(strata)), f"rows of one {group} together"
+            codes[rows] = rule.assign(hashes, np.zeros_like(strata), None)
+        elif len(rows) <= EXACT_ROWS:
+            rule, how = StratifiedSplit.fit(shares, hashes, strata), "with equal shares of each label"
+            codes[rows] = rule.assign(hashes, strata, None)
+        else:
+            how = "by a hash of the row"
+            codes[rows] = HashSplit(shares).assign(hashes, strata, None)
+        if made:
+            how = f"{', '.join(made)} as given; {' and '.join(missing)} from train, {how}"
+    codes[raw.codes < 0] = UNLABELLED
+    splits = Splits(codes, how)
+    for split in SPLITS:
+        if not splits.rows(split):
+            raise ContractError(
+                f"split {split} would have no row: the table has {int((raw.codes >= 0).sum()):,} rows with a label, "
+                f"split {how}",
+                "Provide more rows, or make the splits yourself: files named train, val and test.",
+            )
+    return splits
+
+
+@dataclass(frozen=True)
+class Repeated:
+    """Contents that several splits share.
+
+    Attributes:
+        shared: number of contents in more than one split, by what they are.
+    """
+
+    shared: Mapping[str, int]
+    ids: int
+    id_example: str | None
+
+
+def write_splits(raw: RawTables, splits: Splits, folders: Mapping[str, Path]) -> Repeated:
+    """Write the rows of each split to its folder, in the input's format (JSON: CSV), with all columns unchanged."""
+    names = next(iter(raw.parts.values())).columns
+    suffix = {"json": "csv"}.get(found := next(iter(raw.parts.values())).format, found)
+    inputs = [name for name in names if raw.columns[name].role in ("label", "text", "number", "category")]
+    texts = [column for column in raw.of_role("text") if not raw.columns[column].facts.repeats > 0.5]
+    ids = raw.of_role("id")
+    seen = {what: [DuplicateIds(limit=_DUPLICATES) for _ in SPLITS] for what in ("rows", *texts)}
+    repeated_ids = DuplicateIds()
+    writers: list[TableWriter] = []
+    with ExitStack() as files:
+        for part in raw.tables(names):
+            if not writers:
+                writers = [
+                    files.enter_context(TableWriter(folders[split] / f"{split}.{suffix}", part.table.schema))
+                    for split in SPLITS
+                ]
+            codes = splits.codes[part.first_row : part.first_row + part.table.num_rows]
+            content = {"rows": row_hashes(part.table.select(inputs), seed=0)}
+            content |= {text: key_hashes(part.table[text], seed=0) for text in texts}
+            for split, writer in zip(SPLITS, writers):
+                chosen = codes == _CODES[split]
+                writer.write(part.table.filter(pa.array(chosen)))
+                for what, hashes in content.items():
+                    seen[what][SPLITS.index(split)].add(pa.array(hashes[chosen].astype(str)))
+            for name in ids:
+                repeated_ids.add(part.table[name])
+    return Repeated({what: count_shared(of) for what, of in seen.items()}, repeated_ids.count, repeated_ids.example)
+
+
+def label_counts(raw: RawTables, splits: Splits) -> dict[str, list[int]]:
+    """Return the rows of each label in train, val and test."""
+    labels: Sequence[str] = list(raw.labels)
+    counted = [np.bincount(raw.codes[splits.codes == code], minlength=len(labels)) for code in _CODES.values()]
+    return {label: [int(counts[k]) for counts in counted] for k, label in enumerate(labels)}

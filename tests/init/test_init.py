@@ -1,0 +1,174 @@
+"""`init` writes a job that trains without a change, or one clear line."""
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from container.__main__ import main
+from contracts.paths import SPLITS, JobPaths
+from testing.jobs import run_train
+
+ROWS = 200
+
+
+def raw_table(rows: int = ROWS) -> pd.DataFrame:
+    rng = np.random.default_rng(1)
+    label = rng.integers(0, 2, rows)
+    words = np.array(["late", "parcel", "refund", "blue", "shoe", "size", "happy", "again"])
+    frame = {
+        "ticket": [f"T-{i:04d}" for i in range(rows)],
+        "review": [" ".join(rng.choice(words, 9)) for _ in range(rows)],
+        "price": [f"${value:,.2f}" for value in rng.normal(3000 + 500 * label, 400)],
+        "colour": rng.choice(["red", "green"], rows),
+        "outcome": np.where(label == 1, "yes", "no"),
+    }
+    return pd.DataFrame(frame)
+
+
+def with_its_label_in_the_text(raw: pd.DataFrame) -> pd.DataFrame:
+    named = np.where(raw["outcome"] == "yes", "accepted", "rejected")
+    return raw.assign(outcome=named, review=raw["review"] + " " + named)
+
+
+def run_init(tmp_path, frame: pd.DataFrame, *arguments: str, expect: int = 0) -> JobPaths:
+    root, file = tmp_path / "job", tmp_path / "raw.csv"
+    frame.to_csv(file, index=False)
+    assert main(["init", str(file), "--root", str(root), *arguments]) == expect
+    return JobPaths(root)
+
+
+def settings(paths: JobPaths) -> dict[str, Any]:
+    return json.loads((paths.config / "hyperparameters.json").read_text())
+
+
+def split(paths: JobPaths, name: str) -> pd.DataFrame:
+    return pd.read_csv(paths.channel(name) / f"{name}.csv", dtype=str, keep_default_na=False)
+
+
+def test_the_settings_and_the_page_say_what_the_table_is(tmp_path, capsys):
+    paths = run_init(tmp_path, raw_table())
+    assert settings(paths) == {
+        "preset": "recommended",
+        "id_name": "ticket",
+        "text_name": "review",
+        "label_name": "outcome",
+        "tab_field_list": ["price"],
+        "cat_field_list": ["colour"],
+        "number_format": {"price": "1,234.5"},
+        "multiclass_categories": ["no", "yes"],
+        "model_class": "multimodal_bert",
+        "tokenizer": "from_scratch",
+        "max_sen_len": 64,
+    }
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[-1] == f"python -m container train --root {paths.root}"
+    assert max(map(len, printed.split("\n\n")[0].splitlines())) <= 100
+    assert "| price | number |" in (paths.root / "init.md").read_text()
+
+
+def test_the_splits_have_all_rows_unchanged_and_do_not_depend_on_their_order(tmp_path):
+    raw = raw_table()
+    found = []
+    for name, frame in (("a", raw), ("b", raw.sample(frac=1, random_state=3))):
+        (tmp_path / name).mkdir()
+        paths = run_init(tmp_path / name, frame)
+        found.append({each: split(paths, each).sort_values("ticket").to_numpy().tolist() for each in SPLITS})
+    assert found[0] == found[1]
+    assert sorted(row for rows in found[0].values() for row in rows) == sorted(raw.to_numpy().tolist())
+    assert [len(rows) for rows in found[0].values()] == [160, 20, 20]
+
+
+def test_rows_of_one_group_are_in_one_split(tmp_path):
+    raw = raw_table().assign(customer=[f"C{i % 40}" for i in range(ROWS)])
+    paths = run_init(tmp_path, raw, "--group", "customer")
+    customers = [set(split(paths, name)["customer"]) for name in SPLITS]
+    assert not customers[0] & customers[1] | customers[0] & customers[2] | customers[1] & customers[2]
+
+
+def test_the_newest_rows_are_test(tmp_path):
+    raw = raw_table().assign(day=pd.date_range("2026-01-01", periods=ROWS).strftime("%Y-%m-%d")).sample(frac=1)
+    paths = run_init(tmp_path, raw, "--time", "day")
+    days = [sorted(split(paths, name)["day"]) for name in SPLITS]
+    train, val, test = days
+    assert train[-1] < val[0] <= val[-1] < test[0]
+
+
+def test_splits_of_the_user_stay_and_a_missing_one_is_taken_from_train(tmp_path):
+    raw, folder = raw_table(), tmp_path / "raw"
+    folder.mkdir()
+    raw[:150].to_csv(folder / "train.csv", index=False)
+    raw[150:].to_csv(folder / "my-test.csv", index=False)
+    assert main(["init", str(folder), "--root", str(tmp_path / "job")]) == 0
+    paths = JobPaths(tmp_path / "job")
+    assert split(paths, "test")["ticket"].tolist() == raw["ticket"][150:].tolist()
+    assert sorted([*split(paths, "train")["ticket"], *split(paths, "val")["ticket"]]) == raw["ticket"][:150].tolist()
+
+
+@pytest.mark.parametrize("suffix", ["tsv", "parquet", "jsonl"])
+def test_every_format_gives_the_settings_of_csv(suffix, tmp_path):
+    raw, file = raw_table(), tmp_path / f"raw.{suffix}"
+    write = {"tsv": lambda: raw.to_csv(file, sep="\t", index=False), "parquet": lambda: raw.to_parquet(file)}
+    write.get(suffix, lambda: raw.to_json(file, orient="records", lines=True))()
+    assert main(["init", str(file), "--root", str(tmp_path / "other")]) == 0
+    assert settings(JobPaths(tmp_path / "other")) == settings(run_init(tmp_path, raw))
+
+
+@pytest.mark.parametrize(
+    ("changed", "warning"),
+    [
+        (lambda raw: raw.assign(won=raw["outcome"].map({"yes": "w", "no": "l"})), "won: predicts 100.0% of the labels"),
+        (lambda raw: raw, None),
+        (lambda raw: raw.assign(outcome=raw["outcome"].where(raw.index > 2, "rare")), "the label rare (3)"),
+        (lambda raw: raw.assign(outcome=raw["outcome"].where(raw.index > 2)), "3 of 200 rows have no label"),
+        (lambda raw: raw.assign(customer_id=[f"C{i % 60}" for i in raw.index]), "--group customer_id"),
+        (lambda raw: raw.assign(day="2026-01-" + (raw.index % 28 + 1).astype(str).str.zfill(2)), "--time day"),
+        (lambda raw: raw.assign(review=raw["review"][:100].tolist() * 2), "texts of review are in several splits"),
+        (with_its_label_in_the_text, "100% of the texts contain the name of their own label"),
+    ],
+)  # fmt: skip
+def test_a_doubtful_table_gets_a_warning_with_numbers(changed, warning, tmp_path, capsys):
+    run_init(tmp_path, changed(raw_table()))
+    printed = capsys.readouterr().out
+    assert "Warning" not in printed if warning is None else warning in printed
+
+
+@pytest.mark.parametrize(
+    ("changed", "cause"),
+    [
+        (lambda raw: raw.assign(outcome=np.arange(ROWS) + 0.5), "200 distinct numbers.*that is a regression"),
+        (lambda raw: raw.assign(outcome="yes"), "only the label 'yes'"),
+        (lambda raw: raw.head(1), "has one row with a label"),
+        (lambda raw: raw.head(2), "split (val|test) would have no row"),
+        (lambda raw: raw.rename(columns={"price": "colour"}), "'colour' occurs twice"),
+        (lambda raw: raw.rename(columns={"outcome": "result"}), "which column is the label"),
+        (lambda raw: raw[["outcome"]].assign(constant=1), "no column is a text, a number or a category"),
+    ],
+)
+def test_a_table_of_which_no_model_can_be_trained_is_one_error(changed, cause, tmp_path, capsys):
+    paths = run_init(tmp_path, changed(raw_table()), expect=1)
+    message = capsys.readouterr().err
+    assert re.search(cause, message)
+    assert "Traceback" not in message
+    assert not paths.channel("train").exists()
+
+
+def test_a_folder_with_a_job_is_refused_without_force(tmp_path, capsys):
+    run_init(tmp_path, raw_table())
+    run_init(tmp_path, raw_table(), expect=1)
+    assert "has a job: input/data/train" in capsys.readouterr().err
+    paths = run_init(tmp_path, raw_table(100), "--force")
+    assert sum(len(split(paths, name)) for name in SPLITS) == 100
+
+
+@pytest.mark.slow
+def test_a_table_that_pandas_saved_with_its_index_trains_without_a_change(tmp_path):
+    raw = raw_table().drop(columns="ticket").rename_axis("").reset_index()
+    paths = run_init(tmp_path, raw)
+    assert "id_name" not in settings(paths)
+    run_train(paths)
+    predictions = pd.read_csv(paths.output_data / "val_predictions.csv")
+    assert predictions["row"].tolist() == list(range(20))

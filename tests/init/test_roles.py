@@ -1,0 +1,96 @@
+"""The role of a column follows from its cells and its name, and the table shows why."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from benchmarks.init_tables import TABLES, expected_roles, find
+from container.init.facts import ColumnFacts, facts_of
+from container.init.profile import read_tables
+from container.init.roles import decide_roles
+from contracts.errors import ContractError
+
+ROWS = 200
+RNG = np.random.default_rng(0)
+
+
+def words(count):
+    return [" ".join(RNG.choice(["late", "parcel", "refund", "blue", "shoe", "size"], count)) for _ in range(ROWS)]
+
+
+def role_of(name, cells):
+    """Return the role and the reason of a column beside a text and a label."""
+    table = pa.table({name: cells, "note": words(9), "y": ["a", "b"] * (ROWS // 2)})
+    missing = {each: table[each].null_count for each in table.column_names}
+    column = decide_roles(facts_of(table, rows=ROWS, missing=missing), label="y", given={})[name]
+    return column.role, column.why
+
+
+CASES = {
+    "numbers": ("price", [str(i / 7) for i in range(ROWS)], "number", "numbers"),
+    "thousands": ("price", [f"{i * 997:,}" for i in range(ROWS)], "number", "number_format 1,234.5"),
+    "euros": ("price", [f"{i},{i % 90 + 10} €" for i in range(ROWS)], "number", "number_format 1.234,5"),
+    "percent": ("share", [f"{i % 90} %" for i in range(ROWS)], "number", "number_format 1,234.5"),
+    "zero and one": ("is_new", ["0", "1"] * (ROWS // 2), "number", "2 values"),
+    "booleans": ("is_new", [True, False] * (ROWS // 2), "number", "2 values"),
+    "yes and no": ("is_new", ["yes", "no"] * (ROWS // 2), "category", "2 values"),
+    "zip codes": ("town", [f"{i % 50:05d}" for i in range(ROWS)], "category", "leading zeros"),
+    "codes by name": ("Postal Code", [str(90000 + i % 50) for i in range(ROWS)], "category", "named like a code"),
+    "an id": ("OrderID", [str(7 * i + i % 2) for i in range(ROWS)], "id", "unique"),
+    "a counter": ("no", [str(i + 5) for i in range(ROWS)], "id", "like a counter"),
+    "a code as id": ("key", [f"K-{i:x}" for i in range(ROWS)], "id", "unique codes"),
+    "an index of pandas": ("Unnamed: 0", [str(i) for i in range(ROWS)], "ignored", "an index that pandas saved"),
+    "unique words": ("port", [chr(65 + i % 26) + chr(75 + i // 26) for i in range(ROWS)], "ignored", "hardly repeat"),
+    "a constant": ("country", ["US"] * ROWS, "ignored", "constant"),
+    "nothing": ("age", [None] * ROWS, "ignored", "empty"),
+    "nearly nothing": ("age", ["3", "4", *[None] * (ROWS - 2)], "ignored", "nearly empty: 99%"),
+    "texts": ("review", words(12), "text", "words on average"),
+    "short names": ("name", [f"{a} {i}nd" for i, a in enumerate(words(1))], "text", "distinct"),
+    "Japanese": ("review", ["とても良い商品です" + chr(0x4E00 + i) for i in range(ROWS)], "text", "words on average"),
+    "cities": ("city", ["Oslo", "New York", "Rome", "Lima"] * (ROWS // 4), "category", "4 values"),
+    "lists": ("tags", ["['a', 'b']", "['c']"] * (ROWS // 2), "category", "lists or JSON"),
+    "ISO dates": ("day", [f"2026-01-{i % 28 + 1:02d}" for i in range(ROWS)], "date", "dates"),
+    "German dates": ("day", [f"{i % 28 + 1:02d}.03.2026 10:00" for i in range(ROWS)], "date", "dates"),
+    "written dates": ("day", [f"Mar {i % 28 + 1}, 2026" for i in range(ROWS)], "date", "dates"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_column_gets_its_role_and_the_reason(case):
+    name, cells, role, why = CASES[case]
+    found, reason = role_of(name, cells)
+    assert (found, why in reason) == (role, True), (found, reason)
+
+
+def test_of_several_ids_the_one_with_the_name_of_an_id_stays():
+    table = pa.table({"no": range(ROWS), "row_id": range(ROWS), "note": words(9), "y": ["a", "b"] * (ROWS // 2)})
+    columns = decide_roles(
+        facts_of(table, rows=ROWS, missing=dict.fromkeys(table.column_names, 0)), label="y", given={}
+    )
+    assert (columns["row_id"].role, columns["no"].role) == ("id", "ignored")
+
+
+def test_the_roles_that_the_user_names_win():
+    table = pa.table({"no": range(ROWS), "note": words(9), "y": ["a", "b"] * (ROWS // 2)})
+    facts = facts_of(table, rows=ROWS, missing=dict.fromkeys(table.column_names, 0))
+    columns = decide_roles(facts, label="y", given={"no": "number", "note": "ignored"})
+    assert columns["note"].role == "ignored"
+    assert columns["no"].role == "text"  # the model needs one
+    assert "read as text, because no column is text" in columns["no"].why
+
+
+def test_a_column_that_the_table_lacks_is_an_error_with_the_nearest_name():
+    facts = {"price": ColumnFacts("price", 2, 0.0, pa.array(["1", "2"]))}
+    with pytest.raises(ContractError, match="no column 'prize'.*'price'"):
+        decide_roles(facts, label="prize", given={})
+
+
+@pytest.mark.parametrize("name", [name for name, table in TABLES.items() if table.source.startswith("sklearn")])
+def test_real_tables_have_the_roles_that_were_written_by_hand(name, tmp_path):
+    table = TABLES[name]
+    path = find(table, tmp_path)
+    assert path is not None
+    columns = read_tables([path], label=table.label, given={}, scratch=tmp_path).columns
+    expected = expected_roles(table, list(columns))
+    wrong = {each.name for each in columns.values() if each.role != expected[each.name]}
+    assert wrong == {name for name in wrong if "read as text" in columns[name].why}
