@@ -83,12 +83,15 @@ SEVERAL_COLUMNS = _when(
 )
 READS_TABLE = _when(lambda hp: hp.architecture.uses_table, otherwise="the model class reads text only")
 TABLE = _when(lambda hp: hp.has_table, otherwise="no number or category enters the model")
-NUMBERS = _when(lambda hp: hp.architecture.uses_table and hp.tab_field_list, otherwise="no number enters the model")
+NUMBERS = _when(
+    lambda hp: hp.architecture.uses_table and (hp.tab_field_list or hp.date_field_list),
+    otherwise="no number enters the model",
+)
 CATEGORIES = _when(
     lambda hp: hp.architecture.uses_table and hp.encoded_categories, otherwise="no category enters the model"
 )
 FITS_IMPUTATION = _when(
-    lambda hp: set(hp.tab_field_list) - set(hp.imputation_dict or ()),
+    lambda hp: hp.date_field_list or set(hp.tab_field_list) - set(hp.imputation_dict or ()),
     otherwise="imputation_dict gives the value of every numeric column",
 )
 FITS_RISKS = _when(

@@ -9,7 +9,7 @@ from contracts.model_classes import CROSS_ATTENTION_CLASSES, FROM_SCRATCH, POOLE
 from contracts.paths import SPLITS
 from contracts.settings.control import METRICS
 from contracts.spelling import did_you_mean
-from contracts.tabular_inputs import check_tabular_inputs
+from contracts.tabular_inputs import DATE_PARTS, check_tabular_inputs
 
 
 def check_data_settings(hp: Hyperparameters) -> None:
@@ -145,6 +145,7 @@ def used_columns(hp: Hyperparameters) -> dict[str, list[str]]:
         **{field.source("text_name", hp.model_fields_set): list(field.columns) for field in hp.text_fields},
         "cat_field_list": hp.cat_field_list,
         "tab_field_list": hp.tab_field_list,
+        "date_field_list": hp.date_field_list,
     }
 
 
@@ -184,7 +185,7 @@ def _check_columns(hp: Hyperparameters) -> None:
                     "Give each column one role; a label or an id must not be a feature.",
                 )
             role_of[column] = role
-    numbers = len(hp.tab_field_list)
+    numbers = len(hp.tab_field_list) + len(DATE_PARTS) * len(hp.date_field_list)
     inputs = numbers + len(hp.encoded_categories) * (1 if hp.is_binary else hp.num_classes)
     if hp.input_tab_dim not in (None, numbers, inputs):
         raise ContractError(
@@ -212,9 +213,9 @@ def _check_model(hp: Hyperparameters) -> None:
     architecture, width = hp.architecture, hp.hidden_common_dim
     if architecture.table == "needed" and not hp.has_table:
         raise ContractError(
-            f"model_class: {hp.model_class!r} combines text with table columns, but no column of tab_field_list "
-            "and cat_field_list enters the model",
-            "Name numeric or categorical columns, or choose bert.",
+            f"model_class: {hp.model_class!r} combines text with table columns, but no column of tab_field_list, "
+            "date_field_list and cat_field_list enters the model",
+            "Name columns of numbers, dates or categories, or choose bert.",
         )
     if architecture.name in CROSS_ATTENTION_CLASSES and width % hp.fusion_attention_heads:
         fitting = [heads for heads in range(1, min(width, 16) + 1) if width % heads == 0]

@@ -91,7 +91,9 @@ class Hyperparameters(  # pydantic collects the fields from the last base to the
     @property
     def has_table(self) -> bool:
         """Return whether a number or a category enters the model."""
-        return self.architecture.uses_table and bool(self.tab_field_list or self.encoded_categories)
+        return self.architecture.uses_table and bool(
+            self.tab_field_list or self.date_field_list or self.encoded_categories
+        )
 
     @property
     def encoded_categories(self) -> list[str]:

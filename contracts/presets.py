@@ -100,7 +100,7 @@ NO_PIPELINE = Case("no pipeline divides the model", lambda hp: hp.pp_size == 1 a
 ONE_ENCODER = Case("both texts have the same pretrained encoder", lambda hp: _is_pretrained(hp) and _can_share(hp))
 NO_SEARCH = Case("an average is usually better than one network", lambda hp: hp.tuning is None)
 TABLE = Case("the model reads a table", lambda hp: hp.has_table)
-NUMBERS = Case("the model reads numbers", lambda hp: hp.has_table and bool(hp.tab_field_list))
+NUMBERS = Case("the model reads numbers", lambda hp: hp.has_table and bool(hp.tab_field_list or hp.date_field_list))
 CATEGORIES = Case("categories enter the model", lambda hp: bool(hp.encoded_categories))
 BINARY = Case("there are two classes", lambda hp: hp.num_classes == 2)
 MULTICLASS = Case("there are more than two classes", lambda hp: hp.num_classes > 2)

@@ -23,6 +23,14 @@ def code_input(column: str) -> str:
     return f"{column}_code"
 
 
+DATE_PARTS = ("year", "month", "day", "weekday", "hour", "days", "missing")
+
+
+def date_inputs(column: str) -> list[str]:
+    """Return the names of the inputs of a date column; `days` are counted from the median of train."""
+    return [f"{column}_{part}" for part in DATE_PARTS]
+
+
 class _Input(NamedTuple):
     """An input of the model.
 
@@ -67,6 +75,10 @@ def _inputs(hp: Hyperparameters) -> Iterator[_Input]:
         return
     for column in hp.tab_field_list:
         yield _Input(column, column, "a column of tab_field_list", "tab_field_list")
+    for column in hp.date_field_list:
+        for name, part in zip(date_inputs(column), DATE_PARTS):
+            about = f"the {part} of column {column!r}"
+            yield _Input(name, column, about, "date_field_list", f"remove {column!r} from date_field_list")
     for column in hp.encoded_categories:
         labels = hp.multiclass_categories or []
         names = risk_inputs(column, labels, is_binary=hp.is_binary)

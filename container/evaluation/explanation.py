@@ -16,7 +16,7 @@ class Importance:
 
     Attributes:
         name: the column, or a description of the modality.
-        kind: text, numeric or categorical; `modality` for an ablation.
+        kind: text, numeric, date or categorical; `modality` for an ablation.
         drop: the metric with all inputs minus the metric without this input; mean over the shuffles.
         spread: standard deviation over the shuffles; None for an ablation, which is deterministic.
     """

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from container.preprocessing.date_columns import DateColumn
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.imputation import fit_imputation
 from container.preprocessing.labels import LabelCollector, LabelMap, check_two_classes, given_labels, learned_labels
@@ -24,6 +25,7 @@ from container.preprocessing.risk_tables import (
     select_labels,
 )
 from container.tables.channel_files import TableSlice, input_format, iter_tables
+from container.tables.dates import DateReading, with_date_parts
 from container.tables.duplicate_ids import DuplicateIds
 from container.tables.values import Kind, kind_of_texts, kind_of_type, numbers
 from contracts import artifacts
@@ -31,6 +33,7 @@ from contracts.conditions import FITS_IMPUTATION, FITS_RISKS
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 from contracts.numbers import NumberFormat
+from contracts.tabular_inputs import DATE_PARTS, date_inputs
 from contracts.unused_settings import unused_if_precomputed
 
 logger = logging.getLogger(__name__)
@@ -52,24 +55,34 @@ class TableColumns:
     label_name: str
     texts: tuple[str, ...]
     numeric: tuple[str, ...]
+    dates: tuple[str, ...]
     categorical: tuple[str, ...]
 
     @classmethod
     def of(cls, hp: Hyperparameters, selected: Sequence[str] | None = None) -> "TableColumns":
         """Return the columns of the configuration; `selected` restricts those of the table, if the model reads any."""
-        table = hp.architecture.uses_table
-        numeric, categorical = (hp.tab_field_list, hp.encoded_categories) if table else ([], [])
+        groups = (hp.tab_field_list, hp.date_field_list, hp.encoded_categories)
+        numeric, dates, categorical = (
+            tuple(name for name in group if hp.architecture.uses_table and (selected is None or name in selected))
+            for group in groups
+        )
         return cls(
             id_name=hp.id_name,
             label_name=hp.label_name,
             texts=tuple(column for field in hp.text_fields for column in field.columns),
-            numeric=tuple(name for name in numeric if selected is None or name in selected),
-            categorical=tuple(name for name in categorical if selected is None or name in selected),
+            numeric=numeric,
+            dates=dates,
+            categorical=categorical,
         )
 
     @property
     def table(self) -> list[str]:
-        return [*self.numeric, *self.categorical]
+        return [*self.numeric, *self.dates, *self.categorical]
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """Return the numeric columns and the parts of the dates, in the order of the inputs."""
+        return (*self.numeric, *(part for column in self.dates for part in date_inputs(column)))
 
     @property
     def scanned(self) -> list[str]:
@@ -88,6 +101,7 @@ class SplitStatistics:
         rows: all rows. unlabelled: rows without a label. unlabelled_rows: names of the first of them, for messages.
         totals: labelled rows by fold and label index. [F, L] int64
         kinds: how the texts of each categorical column of train are read.
+        dates: how the dates are written; those of train are known after all rows.
         labelled_only: whether numeric statistics exclude unlabelled rows, as in train.
     """
 
@@ -100,20 +114,24 @@ class SplitStatistics:
         seed: int,
         known: LabelMap | None,
         labelled_only: bool,
-        number_format: Mapping[str, NumberFormat],
+        number_format: Mapping[str, NumberFormat] | None = None,
+        dates: Mapping[str, DateReading] | None = None,
     ) -> None:
         self.columns = columns
         self.num_folds = num_folds
         self.seed = seed
         self.labelled_only = labelled_only
-        self.number_format = number_format
+        self.number_format = number_format or {}
         self.rows = 0
         self.unlabelled = 0
         self.unlabelled_rows: list[str] = []
         self.labels = LabelCollector(columns.label_name, allowed=num_classes, known=known)
         self.totals = np.zeros((num_folds, num_classes), np.int64)
         limit = DISTINCT_LIMIT if labelled_only else _HELD_OUT_LIMIT
-        self.numeric = {name: NumericSummary(limit=limit) for name in columns.numeric}
+        self._new_dates = [] if dates is not None else [DateColumn(name) for name in columns.dates]
+        self.dates = dict(dates or {})
+        summarized = columns.numeric if dates is None else columns.numbers
+        self.numeric = {name: NumericSummary(limit=limit) for name in summarized}
         self.categories = {
             name: CategoryCounts(num_folds=num_folds, num_labels=num_classes) for name in columns.categorical
         }
@@ -137,16 +155,26 @@ class SplitStatistics:
         for index in np.flatnonzero(~labelled)[: NAMED_ROWS - len(self.unlabelled_rows)]:
             self.unlabelled_rows.append(origin.row(index))
         np.add.at(self.totals, (folds[labelled], label_index[labelled]), 1)
+        counted = labelled if self.labelled_only else np.ones(len(labelled), bool)
+        for dates in self._new_dates:
+            dates.add(table[dates.name], counted, origin=origin)
+        table = with_date_parts(table, self.dates, origin=origin)
         for name, summary in self.numeric.items():
             written = self.number_format.get(name)
             values = numbers(table[name], name, origin=origin, written=written, if_not_numeric=_IF_NOT_NUMERIC)
-            summary.add(values[labelled] if self.labelled_only else values)
+            summary.add(values[counted])
         for name, counts in self.categories.items():
             self._types[name] = table[name].type
             counts.add(table[name], folds, label_index)
             self._check_size(name, counts)
         if self.columns.id_name:
             self.ids.add(table[self.columns.id_name])
+
+    def read_dates(self, *, where: str) -> None:
+        """Decide how the dates of train are read, after all rows."""
+        for column in self._new_dates:
+            self.dates[column.name], parts = column.finish(where=where)
+            self.numeric |= parts
 
     def read_categories(self, *, has_types: bool) -> None:
         """Decide how the texts of categorical columns are read, after all rows: by their types, or by the texts."""
@@ -198,14 +226,24 @@ def scan_train(files: Sequence[Path], hp: Hyperparameters, columns: TableColumns
     if statistics.unlabelled:
         unlabelled = f"{statistics.unlabelled} of {statistics.rows} rows"
         logger.warning("train: %s have no label and are left out (drop_unlabelled).", unlabelled)
+    statistics.read_dates(where="train")
     statistics.read_categories(has_types=input_format(files) == "parquet")
     return statistics
 
 
 def scan_held_out(
-    files: Sequence[Path], hp: Hyperparameters, columns: TableColumns, *, labels: LabelMap, channel: str
+    files: Sequence[Path],
+    hp: Hyperparameters,
+    columns: TableColumns,
+    *,
+    labels: LabelMap,
+    dates: Mapping[str, DateReading] | None = None,
+    channel: str,
 ) -> SplitStatistics:
     """Return the statistics of val or test, which keep unlabelled rows.
+
+    Args:
+        dates: as in train.
 
     Raises:
         ContractError: no rows, or an invalid value.
@@ -218,6 +256,7 @@ def scan_held_out(
         known=labels,
         labelled_only=False,
         number_format=hp.number_format,
+        dates=dates or {},
     )
     _scan(files, statistics, channel=channel)
     if statistics.unlabelled:
@@ -245,21 +284,25 @@ def fit_preprocessing(
     """Return the rules fitted on train, without tokenizer digests, and the out-of-fold risk values."""
     columns = statistics.columns
     imputation = fit_imputation(
-        statistics.numeric,
+        {name: statistics.numeric[name] for name in columns.numeric},
         strategy=hp.imputation_strategy,
         given={**(precomputed.imputation or {}), **(hp.imputation_dict or {})},
         where=where,
     )
+    for name in columns.numbers[len(columns.numeric) :]:
+        imputation[name] = float(getattr(statistics.numeric[name], hp.imputation_strategy))
     _name_unused(hp, columns, precomputed)
     tables, folds = _risk_tables(statistics, hp, labels, precomputed.risk_tables or {})
     subtracted = {name: value for name in columns.numeric if (value := fit_subtracted(statistics.numeric[name]))}
     for name, value in subtracted.items():
         logger.info("%s: the numbers in %r are close together: %.17g is subtracted from them.", where, name, value)
+    days = [date_inputs(column)[DATE_PARTS.index("days")] for column in columns.dates]
+    subtracted |= {name: statistics.numeric[name].median for name in days}
     inputs = [
         InputDistribution.of_numbers(
             statistics.numeric[name], fill=imputation[name], subtracted=subtracted.get(name, 0.0)
         )
-        for name in columns.numeric
+        for name in columns.numbers
     ]
     constant = [name for name, column in zip(columns.numeric, inputs) if not column.std]
     if constant and hp.numeric_transform != "none":
@@ -274,7 +317,7 @@ def fit_preprocessing(
         text_fields=tuple(text.of_data for text in hp.text_fields),
         id_name=columns.id_name,
         label_name=columns.label_name,
-        numeric_columns=columns.numeric,
+        numeric_columns=columns.numbers,
         missing_indicators=indicators,
         imputation=imputation,
         categorical_columns=columns.categorical,
@@ -285,6 +328,7 @@ def fit_preprocessing(
             inputs,
             num_bins=hp.numeric_embedding_bins if hp.numeric_embedding == "piecewise_linear" else 0,
         ),
+        dates=statistics.dates,
         number_format={name: hp.number_format[name] for name in columns.numeric if name in hp.number_format},
         class_labels=labels.labels,
         is_binary=hp.is_binary,

@@ -15,12 +15,13 @@ from pydantic import Field
 from container.preprocessing.labels import Label, LabelMap
 from container.preprocessing.numeric_transform import NumericTransformParameters
 from container.preprocessing.risk_tables import RiskTable, category_names, parse_risk_table
+from container.tables.dates import DateReading
 from container.tables.values import Kind, kind_of_texts
 from contracts import artifacts
 from contracts.errors import ContractError, one_line
 from contracts.input_files import read_as
 from contracts.numbers import Number, NumberFormat
-from contracts.tabular_inputs import code_input, indicator_input, risk_inputs
+from contracts.tabular_inputs import code_input, date_inputs, indicator_input, risk_inputs
 from contracts.text_fields import TextField
 
 
@@ -35,6 +36,7 @@ class Rules:
         subtracted: by numeric column, what is subtracted before its numbers become float32, where that is needed.
         category_kinds: by categorical column, how texts are read; None in a model of an older version.
         number_format: notation of numeric columns that are not written as 1234.5.
+        dates: by date column, how it is written; its parts are numeric columns (`date_inputs`).
         class_labels: label of each class id.
         id_name: None if the number of a row is its id.
         tokenizer_digests: hash of each text field's tokenizer files, by role.
@@ -55,6 +57,7 @@ class Rules:
     subtracted: Mapping[str, Number] = field(default_factory=dict)
     category_kinds: Mapping[str, Kind] | None = None
     number_format: Mapping[str, NumberFormat] = field(default_factory=dict)
+    dates: Mapping[str, DateReading] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.is_binary and len(self.class_labels) != 2:
@@ -67,6 +70,8 @@ class Rules:
             raise ValueError(f"numeric_columns lacks {sorted(unknown)}, which subtracted names")
         if unknown := self.number_format.keys() - set(self.numeric_columns):
             raise ValueError(f"numeric_columns lacks {sorted(unknown)}, which number_format names")
+        if unknown := set(self._date_of_part) - set(self.numeric_columns):
+            raise ValueError(f"numeric_columns lacks {sorted(unknown)}, the parts of dates")
         if self.category_kinds is not None and self.category_kinds.keys() != set(self.categorical_columns):
             raise ValueError(f"category_kinds is of {sorted(self.category_kinds)}, not of categorical_columns")
         if overlap := {self.id_name, self.label_name} & set(self.feature_inputs):
@@ -98,7 +103,8 @@ class Rules:
         places: dict[str, tuple[int, ...]] = {}
         free = count()
         for column in self.numeric_columns:
-            places[column] = (next(free),)
+            raw = self._date_of_part.get(column, column)
+            places[raw] = (*places.get(raw, ()), next(free))
         for column in self.missing_indicators:
             places[column] += (next(free),)
         for column in self.categorical_columns:
@@ -114,7 +120,16 @@ class Rules:
     @property
     def feature_inputs(self) -> tuple[str, ...]:
         """Return the raw columns that a prediction needs."""
-        return (*self.text_columns, *self.numeric_columns, *self.categorical_columns)
+        return (*self.text_columns, *self.raw_numbers, *self.dates, *self.categorical_columns)
+
+    @property
+    def raw_numbers(self) -> tuple[str, ...]:
+        """Return the numeric columns that are columns of the table, not parts of a date."""
+        return tuple(name for name in self.numeric_columns if name not in self._date_of_part)
+
+    @cached_property
+    def _date_of_part(self) -> dict[str, str]:
+        return {part: column for column in self.dates for part in date_inputs(column)}
 
     @property
     def text_columns(self) -> tuple[str, ...]:
@@ -138,6 +153,7 @@ class Rules:
             **({"subtracted": dict(self.subtracted)} if self.subtracted else {}),
             **({} if self.category_kinds is None else {"category_kinds": dict(self.category_kinds)}),
             **({"number_format": dict(self.number_format)} if self.number_format else {}),
+            **({"dates": {name: asdict(reading) for name, reading in self.dates.items()}} if self.dates else {}),
         }
 
 

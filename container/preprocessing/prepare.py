@@ -138,7 +138,8 @@ def _prepare(
     statistics = {"train": scan_train(files["train"], hp, columns)}
     labels = learn_label_map(statistics["train"], hp, where=train)
     for split in SPLITS[1:]:
-        statistics[split] = scan_held_out(files[split], hp, columns, labels=labels, channel=split)
+        dates = statistics["train"].dates
+        statistics[split] = scan_held_out(files[split], hp, columns, labels=labels, dates=dates, channel=split)
     fitted, folds = fit_preprocessing(statistics["train"], hp, labels=labels, precomputed=precomputed, where=train)
     scanned = sum(split.rows for split in statistics.values())
     logger.info("Read %d rows and fitted on train in %.1f s.", scanned, time.monotonic() - started)

@@ -14,6 +14,7 @@ from container.preprocessing.imputation import impute
 from container.preprocessing.labels import UNLABELLED
 from container.preprocessing.risk_tables import FoldedRisks, category_codes, category_keys
 from container.tables.channel_files import Origin, missing_column
+from container.tables.dates import with_date_parts
 from container.tables.records import check_single_values
 from container.tables.values import contiguous, numbers, texts
 from container.text.chunk_tokenizer import ChunkTokenizer
@@ -120,6 +121,7 @@ class Preprocessor:
             with errors:
                 check_single_values(table[name], name, origin=origin)
         errors.raise_first()
+        table = with_date_parts(table, fitted.dates, origin=origin)
         rows = np.arange(first_row, first_row + table.num_rows, dtype=np.int64)
         has_label = fitted.label_name in table.column_names
         label = np.full(len(rows), UNLABELLED, np.int64)
@@ -161,13 +163,14 @@ class Preprocessor:
         imputed: Counter[str] = Counter()
         unseen: Counter[str] = Counter()
         missing: dict[str, np.ndarray] = {}
+        raw = set(fitted.raw_numbers)
         errors = RowErrors()
         for position, name in enumerate(fitted.numeric_columns):
             with errors:
                 values = numbers(table[name], name, origin=origin, written=fitted.number_format.get(name))
                 filled, missing[name] = impute(values, fitted.imputation[name])
                 tabular[:, position] = filled - fitted.subtracted.get(name, 0.0)
-                imputed[name] = int(np.count_nonzero(missing[name] & kept))
+                imputed[name] = int(np.count_nonzero(missing[name] & kept & (name in raw)))
         errors.raise_first()
         position = len(fitted.numeric_columns)
         for name in fitted.missing_indicators:

@@ -149,7 +149,8 @@ class _Measured:
         self._tabular_index = fitted.tabular_places if model.tabular is not None else {}
         self.columns = [(column, "text") for column in fitted.text_columns]
         for column in self._tabular_index:
-            self.columns.append((column, "numeric" if column in fitted.numeric_columns else "categorical"))
+            numeric = "date" if column in fitted.dates else "numeric"
+            self.columns.append((column, "categorical" if column in fitted.categorical_columns else numeric))
         self.modalities = [(f"text {name}", [index], False) for index, name in enumerate(texts)]
         if len(texts) > 1:
             self.modalities.append(("all texts", list(range(len(texts))), False))

@@ -66,7 +66,7 @@ def expected_records(step: StepRun, package: Path, fitted: FittedPreprocessing) 
             "Provide the outputs of the same pipeline's training and preprocessing.",
         )
     columns = [*filter(None, [fitted.id_name]), *fitted.feature_inputs]
-    rows = read_head(find_data_files(data / split), columns, step.settings.check_rows, numeric=fitted.numeric_columns)
+    rows = read_head(find_data_files(data / split), columns, step.settings.check_rows, numeric=fitted.raw_numbers)
     records = _records(rows, fitted)
     ids = keys(rows.table[fitted.id_name]) if fitted.id_name else pa.array(map(str, range(len(records))))
     probabilities = None
@@ -89,7 +89,7 @@ def _records(rows: TableSlice, fitted: FittedPreprocessing) -> list[Record]:
         cells = rows.table[name]
         if name in fitted.number_format:
             columns[name] = texts(cells)
-        elif name in fitted.numeric_columns:
+        elif name in fitted.raw_numbers:
             values = numbers(cells, name, origin=rows.origin).tolist()
             columns[name] = [None if np.isnan(value) else value for value in values]
         else:

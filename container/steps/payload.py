@@ -123,8 +123,8 @@ def _sample_record(fitted: FittedPreprocessing, settings: PayloadSettings) -> Re
                 f"FIELD_DEFAULTS: {name!r} is not a column that the model needs{did_you_mean(name, columns)}",
                 f"Use one of: {', '.join(columns)}.",
             )
-    text, number = settings.default_text_value, settings.default_numeric_value
-    defaults = {name: number if name in fitted.numeric_columns else text for name in columns}
+    defaults: Record = dict.fromkeys(columns, settings.default_text_value)
+    defaults |= dict.fromkeys(fitted.raw_numbers, settings.default_numeric_value) | dict.fromkeys(fitted.dates)
     return defaults | settings.field_defaults
 
 

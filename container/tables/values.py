@@ -37,6 +37,7 @@ _CURRENCY = r"\p{Sc}|[A-Z]{3}|kr|z\x{142}"
 _DECORATION = rf"^([+-]?)(?:{_CURRENCY})?\s*|\s*(?:{_CURRENCY}|%)?$"  # around the digits; the sign stays
 _BLANKS = r"[ \x{a0}\x{2009}\x{202f}'\x{2019}]"
 _SEPARATORS: dict[NumberFormat, str] = {"1,234.5": ",.", "1.234,5": ".,"}  # of thousands, and of decimals
+_IF_DATES = "The column has dates: move it from tab_field_list to date_field_list."
 _FINITE_FIX = "Write a finite number, or leave the cell empty for imputation."
 _PLACES = r"(\.[0-9]*?)0+(Z?)$"
 _WITHOUT_LEADING_ZEROS = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$"
@@ -158,15 +159,17 @@ def numbers(
         parsed = pc.cast(column, pa.float64(), safe=False)
     else:
         cause = f"{origin.file or 'records'}: column {name!r} is of type {kind}, which is not numeric"
-        fix = f"Write it as numbers. {if_not_numeric}".rstrip()
+        fix = _IF_DATES if pa.types.is_temporal(kind) else f"Write it as numbers. {if_not_numeric}".rstrip()
         raise ContractError.of_rows(dict.fromkeys(range(len(column)), cause), fix)
     values = parsed.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
     infinite = np.abs(values) > LARGEST_NUMBER  # inf too; NaN compares false
     errors = RowErrors()
     with errors:
-        _refuse(column, wrong, name, "a number", _fix_of_number(column, wrong, name, if_not_numeric), origin=origin)
+        refuse_values(
+            column, wrong, name, "a number", _fix_of_number(column, wrong, name, if_not_numeric), origin=origin
+        )
     with errors:
-        _refuse(column, infinite, name, "a finite 32-bit number", _FINITE_FIX, origin=origin)
+        refuse_values(column, infinite, name, "a finite 32-bit number", _FINITE_FIX, origin=origin)
     errors.raise_first()
     return values
 
@@ -326,7 +329,8 @@ def _floats(values: np.ndarray) -> pa.Array:
     )
 
 
-def _refuse(column: pa.Array, wrong: np.ndarray, name: str, expected: str, fix: str, *, origin: Origin) -> None:
+def refuse_values(column: pa.Array, wrong: np.ndarray, name: str, expected: str, fix: str, *, origin: Origin) -> None:
+    """Raise ContractError for the rows of a column that are marked as wrong. [R], [R] bool"""
     if wrong.any():
         cells = zip(np.flatnonzero(wrong).tolist(), column.filter(pa.array(wrong)).to_pylist())
         causes = {row: f"{origin.row(row)}, column {name!r}: {shown(cell)} is not {expected}" for row, cell in cells}
@@ -364,7 +368,7 @@ def _fix_of_number(column: pa.Array, wrong: np.ndarray, name: str, otherwise: st
             setting = json.dumps({"number_format": {name: written}}, ensure_ascii=False)[1:-1]
             return f"Set {setting} to read such texts as numbers, or write 1234.5 without other characters."
     if re.match(rf"\s*({_DATE}|[0-9]{{1,2}}[/.][0-9]{{1,2}}[/.][0-9]{{2,4}})", cell[0].as_py()):
-        return f"The column has dates, which the model does not read: remove {name!r} from tab_field_list."
+        return _IF_DATES
     return f"{_NUMBER_FIX} {otherwise}".rstrip()
 
 

@@ -34,6 +34,10 @@ class DataSettings(Settings):
     tab_field_list: list[str] = declare([], scope="prepare", needs=(conditions.READS_TABLE,))
     """Numeric columns."""
 
+    date_field_list: list[str] = declare([], scope="prepare", needs=(conditions.READS_TABLE,))
+    """Columns of dates or times. Each becomes the numbers year, month, day, weekday, hour, days since the median of
+    train, and whether it is missing. Times with a time zone are read in UTC."""
+
     categorical_features_to_encode: list[str] | None = declare(None, scope="prepare", needs=(conditions.READS_TABLE,))
     """The columns of cat_field_list that enter the model. Default: all of them."""
 

@@ -7,6 +7,7 @@ import math
 from functools import cache
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 import torch.distributed as dist
@@ -63,6 +64,7 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "label_name": (ONE, {"label_name": "other_label"}),
     "cat_field_list": (ONE, {"cat_field_list": []}),
     "tab_field_list": (ONE, {"tab_field_list": ["price"]}),
+    "date_field_list": (ONE, {"date_field_list": ["day"]}),
     "categorical_features_to_encode": (ONE, {"categorical_features_to_encode": []}),
     "train_filename": (ONE, {"train_filename": "data.csv"}),
     "val_filename": (ONE, {"val_filename": "data.csv"}),
@@ -267,7 +269,8 @@ ROWS = {"train": 40, "val": 16, "test": 12}
 def frame(rows, seed, classes):
     made = table(rows, seed=seed, classes=classes)
     thousands = [f"{1 + row % 7}.{row % 10}00" for row in range(len(made))]
-    made = made.assign(row_id=made["order_id"] + "x", notes=made["chat"].str[::-1], thousands=thousands)
+    days = pd.date_range("2026-01-01", periods=len(made), freq="29h").astype(str)
+    made = made.assign(row_id=made["order_id"] + "x", notes=made["chat"].str[::-1], thousands=thousands, day=days)
     return made.assign(other_label=1 - made["label"] % 2)
 
 

@@ -27,6 +27,7 @@ VALUES: dict[str, st.SearchStrategy] = {
     "encoder_config": st.just({"hidden_size": 32}),
     "class_weights": st.sampled_from(["balanced", [1.0, 2.0]]),
     "imputation_dict": st.just({"price": 1.5}),
+    "date_field_list": st.just(["day"]),
     "number_format": st.just({"price": "1.234,5"}),
     "risk_tables": st.just({"color": {}}),
     "full_field_list": st.just(["id", "label"]),

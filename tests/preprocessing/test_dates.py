@@ -1,0 +1,92 @@
+"""Date columns from raw files to prepared inputs; what train has decides how they are read."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from container.preprocessing.prepare import prepare_data
+from container.preprocessing.prepared import PreparedData
+from container.preprocessing.transform import Preprocessor
+from container.tables.records import records_to_table
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import load_hyperparameters
+from testing.jobs import table, write_job
+
+DAYS = pd.date_range("2023-12-30 06:00", periods=60, freq="31h")
+
+
+def prepared(root: Path, days: Any, *, file_format: str = "csv", **overrides: Any) -> PreparedData:
+    frames = {split: table(60, seed=seed).assign(day=days) for seed, split in enumerate(("train", "val", "test"))}
+    settings = {"date_field_list": ["day"], **overrides}
+    paths = write_job(root, overrides=settings, frames=frames, file_format=file_format)
+    return prepare_data(paths, load_hyperparameters(paths))
+
+
+@pytest.mark.parametrize(
+    ("days", "file_format"),
+    [
+        (DAYS, "parquet"),
+        (DAYS.tz_localize("UTC").tz_convert("Asia/Tokyo"), "parquet"),
+        (DAYS.strftime("%d.%m.%Y %H:%M"), "csv"),
+        (DAYS.strftime("%b %d, %Y %I:%M %p"), "csv"),
+    ],
+    ids=["times", "zone", "german", "american"],
+)
+def test_every_notation_and_format_is_prepared_to_the_same_inputs(tmp_path: Path, days: Any, file_format: str) -> None:
+    plain = prepared(tmp_path / "plain", DAYS.strftime("%Y-%m-%dT%H:%M:%S"))
+    other = prepared(tmp_path / "other", days, file_format=file_format)
+    assert other.fitted.numeric_transform == plain.fitted.numeric_transform
+    assert other.digests == plain.digests
+
+
+def test_a_record_is_read_as_the_rows_of_train(tmp_path: Path) -> None:
+    data = prepared(tmp_path, DAYS.strftime("%d/%m/%Y"))
+    preprocessor = Preprocessor.load(data.folder)
+    record = {"chat": "hello", "price": 1.0, "quantity": 2, "color": "red", "day": "05/01/2024"}
+    blank = record | {"day": None}
+    tabular = np.stack(preprocessor.transform(records_to_table([record, blank])).batch["tabular"].to_numpy(False))
+    inputs = data.fitted.feature_columns
+    assert tabular[0, inputs.index("day_month")] == 1
+    assert tabular[0, inputs.index("day_day")] == 5
+    median = np.median(DAYS.floor("D").to_numpy().astype("datetime64[D]").astype(int))
+    assert tabular[0, inputs.index("day_days")] == 19727 - median
+    assert tabular[:, inputs.index("day_missing")].tolist() == [0, 1]
+    assert tabular[1, inputs.index("day_year")] == np.float32(data.fitted.imputation["day_year"])
+    assert "day" in data.fitted.feature_inputs
+    assert not {"day_year", "day_missing"} & set(data.fitted.feature_inputs)
+
+
+def test_a_column_with_every_day_up_to_12_is_read_with_the_month_first_and_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = prepared(tmp_path, "02/03/2024")
+    assert data.fitted.dates["day"].format == "%m/%d/%Y"
+    assert "have the month first, as no day is above 12" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("days", "cause"),
+    [
+        (["2024-01-05"] * 57 + ["soon"] * 3, "3 of 60 values (5.0%) are no dates, e.g. "),
+        (["2024-01-05T10:00:00Z"] * 50 + ["2024-01-05T10:00:00"] * 10, "50 times have a time zone, and 10 have none"),
+        ([None] * 60, "column 'day': no row has a date"),
+    ],
+)
+def test_what_train_cannot_have_as_dates_is_an_error_with_the_share_and_the_rows(
+    tmp_path: Path, days: list[str], cause: str
+) -> None:
+    with pytest.raises(ContractError) as error:
+        prepared(tmp_path, days)
+    assert cause in error.value.cause
+
+
+@pytest.mark.parametrize(("days", "file_format"), [(DAYS, "parquet"), (DAYS.strftime("%Y-%m-%d"), "csv")])
+def test_a_date_among_the_numbers_is_an_error_that_names_the_setting(
+    tmp_path: Path, days: Any, file_format: str
+) -> None:
+    with pytest.raises(ContractError) as error:
+        prepared(tmp_path, days, file_format=file_format, date_field_list=[], tab_field_list=["price", "day"])
+    assert error.value.fix == "The column has dates: move it from tab_field_list to date_field_list."

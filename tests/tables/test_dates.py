@@ -1,0 +1,90 @@
+"""Dates in the usual notations become the same numbers, whatever the file format or type carries them."""
+
+from datetime import UTC, date, datetime
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+from container.tables.channel_files import Origin
+from container.tables.dates import ISO, DateReading, date_parts, read_dates, with_date_parts
+from contracts.errors import ContractError
+from contracts.tabular_inputs import DATE_PARTS
+
+MOMENT = datetime(2024, 2, 29, 13, 45)
+
+
+def parts_of(column: pa.Array, date_format: str = ISO) -> dict[str, float]:
+    """The parts of the first date."""
+    return dict(zip(DATE_PARTS, date_parts(read_dates(column, date_format).seconds)[:, 0].tolist(), strict=True))
+
+
+def test_a_time_becomes_its_parts() -> None:
+    days = (MOMENT - datetime(1970, 1, 1)).total_seconds() / 86400
+    parts = {"year": 2024, "month": 2, "day": 29, "weekday": 3, "hour": 13, "days": days, "missing": 0}
+    assert parts_of(pa.array([MOMENT])) == parts
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array([MOMENT], pa.timestamp("ns")),
+        pa.array(["2024-02-29T13:45:00"]),
+        pa.array(["2024-02-29 13:45"]),
+        pa.array([str(pd.Timestamp(MOMENT))]).dictionary_encode().cast(pa.string()),
+    ],
+    ids=["timestamp", "iso", "minutes", "pandas"],
+)
+def test_every_carrier_of_a_time_has_its_parts(column: pa.Array) -> None:
+    assert parts_of(column) == parts_of(pa.array([MOMENT]))
+
+
+@pytest.mark.parametrize(
+    ("text", "date_format"),
+    [
+        ("29.02.2024", "%d.%m.%Y"), ("02/29/2024", "%m/%d/%Y"), ("29/02/2024", "%d/%m/%Y"), ("29-Feb-24", "%d-%b-%y"),
+        ("February 29, 2024", "%B %d, %Y"), ("20240229", ISO), ("02/29/2024 12:00 AM", "%m/%d/%Y"),
+    ],
+)  # fmt: skip
+def test_every_notation_of_a_date_has_its_parts(text: str, date_format: str) -> None:
+    assert parts_of(pa.array([text]), date_format) == parts_of(pa.array([date(2024, 2, 29)]))
+
+
+@pytest.mark.parametrize(
+    "column",
+    [
+        pa.array(["2024-02-29T15:45:00+02:00"]),
+        pa.array(["2024-02-29 13:45:00Z"]),
+        pa.array([MOMENT.replace(tzinfo=UTC)], pa.timestamp("us", "UTC")),
+    ],
+    ids=["offset", "utc", "timestamp"],
+)
+def test_a_time_with_a_zone_is_read_in_utc(column: pa.Array) -> None:
+    assert read_dates(column, ISO).zoned.all()
+    assert parts_of(column) == parts_of(pa.array([MOMENT]))
+
+
+@pytest.mark.parametrize("cell", [None, "", " ", "NaT", "null"])
+def test_a_missing_date_is_nothing_but_missing(cell: str | None) -> None:
+    parts = parts_of(pa.array([cell], pa.string()))
+    assert parts.pop("missing") == 1
+    assert np.isnan([*parts.values()]).all()
+
+
+@pytest.mark.parametrize(
+    ("cell", "reading", "cause"),
+    [
+        ("30.02.2024", DateReading("%d.%m.%Y", False), "'30.02.2024' is not a date of the form %d.%m.%Y, as in train"),
+        ("soon", DateReading(ISO, False), "'soon' is not a date"),
+        ("2024-02-29T13:45:00Z", DateReading(ISO, False), "is not a time without a time zone, as in train"),
+        ("2024-02-29", DateReading(ISO, True), "is not a time with a time zone, as in train"),
+    ],
+)
+def test_a_date_that_the_model_cannot_read_is_an_error_of_its_row(cell: Any, reading: DateReading, cause: str) -> None:
+    table = pa.table({"day": pa.array([None, cell], pa.string())})
+    with pytest.raises(ContractError) as error:
+        with_date_parts(table, {"day": reading}, origin=Origin())
+    assert list(error.value.row_causes) == [1]
+    assert cause in error.value.cause
