@@ -47,13 +47,9 @@ def _run(options: argparse.Namespace) -> int:
             else:
                 print({"upsert": upsert, "autoscale": autoscale}[options.command](config))
         return 0
-    if options.docker:
-        from pipeline.local.docker import run_in_docker
-
-        return run_in_docker(config, options.root.absolute(), image=options.docker)
     from pipeline.local.run import run
 
-    return run(config, options.root.absolute())
+    return run(config, options.root.absolute(), image=options.docker)
 
 
 def _pairs(texts: Sequence[str]) -> dict[str, str]:
@@ -74,7 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         ("upsert", "create or update the pipeline on AWS; prints its ARN"),
         ("start", "start an execution on AWS; prints its ARN"),
         ("autoscale", "let the endpoint's number of instances change with the load; prints the policy's ARN"),
-        ("run", "run the steps as local processes; steps without changes are not run again"),
+        ("run", "run the steps on this machine; steps without changes are not run again"),
     ):
         command = commands.add_parser(name, help=about, description=about)
         command.add_argument(
@@ -88,7 +84,7 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument("--root", type=Path, default=_ROOT, help=f"steps and registry (default: {_ROOT})")
             command.add_argument(
                 "--docker", nargs="?", const="text-table-trainer", metavar="IMAGE",
-                help="run in containers of IMAGE (default: text-table-trainer), with the SageMaker SDK's local mode",
+                help="run in containers of IMAGE (default: text-table-trainer)",
             )  # fmt: skip
     about = "serve the newest registered model of a local run over HTTP"
     command = commands.add_parser("serve", help=about, description=about)

@@ -335,7 +335,7 @@ def _checked_hyperparameters(given: Mapping[str, Any], *, hosts: int) -> tuple[d
     if hp.id_name is None:
         raise ContractError(
             "hyperparameters.id_name: missing; the steps of a pipeline identify records by it",
-            "Add it. " + Hyperparameters.model_fields["id_name"].description.partition(".")[0] + ".",
+            f"Add it. {str(Hyperparameters.model_fields['id_name'].description).partition('.')[0]}.",
         )
     return values, hp  # a null is sent too: the user's choice, which a preset must not replace
 

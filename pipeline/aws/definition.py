@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contracts.errors import ContractError
-from contracts.steps import BATCH_SCORE, MODEL_METRICS, PYTORCH_TRAINING, REGISTRATION, TRACKING
+from contracts.steps import BATCH_SCORE, MODEL_METRICS, PYTORCH_TRAINING, REGISTRATION
 from pipeline.aws.jobs import CONDITION_FILE, Build, processing_step
 from pipeline.aws.limits import check_limits
 from pipeline.aws.parameters import (
@@ -38,7 +38,6 @@ _STEPS = {
     "registration": registration_step,
     "transform": transform_step,
 }
-_NOT_LOCAL = (TRACKING, REGISTRATION, BATCH_SCORE)  # with the SDK's local pipelines
 
 
 def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
@@ -146,28 +145,23 @@ def checked_definition(config: PipelineConfig, overrides: Mapping[str, Any] | No
     return text
 
 
-def build_pipeline(config: PipelineConfig, session: Any, *, local: bool = False) -> Any:
-    """Return the SDK's Pipeline.
-
-    Args:
-        local: leave out the steps and the sharding that the SDK's local pipelines do not support, and the tracking.
-    """
+def build_pipeline(config: PipelineConfig, session: Any) -> Any:
+    """Return the SDK's Pipeline."""
     aws, plan = aws_plan(config)
     with sagemaker_sdk(aws.region):
-        return _build(config, plan, session, local=local)
+        return _build(config, plan, session)
 
 
-def _build(config: PipelineConfig, plan: Plan, session: Any, *, local: bool) -> Any:
+def _build(config: PipelineConfig, plan: Plan, session: Any) -> Any:
     from sagemaker.mlops.workflow.condition_step import ConditionStep
     from sagemaker.mlops.workflow.fail_step import FailStep
     from sagemaker.mlops.workflow.pipeline import Pipeline
 
     parameters = sdk_parameters(specs_of(config))
-    build = Build(config, plan, session, parameters, {}, local)
+    build = Build(config, plan, session, parameters, {})
     for step in plan.steps:
-        if not (local and step.contract in _NOT_LOCAL):
-            build.steps[step.contract.name] = _STEPS[step.contract.kind](build, step)
-    if build.aws.deploy is not None and not local:
+        build.steps[step.contract.name] = _STEPS[step.contract.kind](build, step)
+    if build.aws.deploy is not None:
         build.steps.update(deploy_steps(build, build.aws.deploy))
     before = [step.name for step in plan.before_condition if step.name in build.steps]
     decide = ConditionStep(

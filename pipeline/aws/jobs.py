@@ -22,7 +22,7 @@ from pipeline.config_aws import Aws
 from pipeline.graph import source
 from pipeline.plan import Plan, StepPlan
 
-ENTRYPOINT = ("python", "-m", "container")  # the image's entry point; local pipelines require it
+ENTRYPOINT = ("python", "-m", "container")  # the image's entry point
 CONDITION_FILE = "decision"
 # Families with local NVMe storage that SDK 3.27 does not know: https://aws.amazon.com/ec2/instance-types/p6/
 _LOCAL_STORAGE = ("p6-b300", "p6e-gb200")
@@ -35,7 +35,6 @@ class Build:
     Attributes:
         parameters: the SDK's parameters by name.
         steps: the SDK's steps so far, by contract name.
-        local: whether to build for the SDK's local pipelines.
     """
 
     config: PipelineConfig
@@ -43,7 +42,6 @@ class Build:
     session: Any
     parameters: Mapping[str, Any]
     steps: dict[str, Any]
-    local: bool = False
 
     @property
     def aws(self) -> Aws:
@@ -213,7 +211,7 @@ def _inputs(build: Build, plan: StepPlan) -> list[Any]:
     from sagemaker.core.shapes import ProcessingInput, ProcessingS3Input
 
     settings = plan.contract.settings.from_environment(plan.environment)
-    may_shard = not build.local and not settings.whole_inputs
+    may_shard = not settings.whole_inputs
     return [
         ProcessingInput(
             input_name=name,

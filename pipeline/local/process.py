@@ -13,12 +13,13 @@ from types import FrameType
 from typing import IO
 
 from contracts.atomic_files import link_or_copy
-from contracts.paths import SETTINGS_FILE, JobPaths
+from contracts.paths import DEFAULT_ROOT, SETTINGS_FILE, JobPaths
 from contracts.step_contract import StepContract, message_file
 from contracts.steps import STEPS
 from pipeline.local import with_parent
 from pipeline.local.cache import StepDirectory
 from pipeline.local.digests import REPOSITORY
+from pipeline.local.docker import start_container
 from pipeline.plan import StepPlan
 
 GRACE_SECONDS = 110  # a stopped training saves a checkpoint; the service gives 120
@@ -32,20 +33,36 @@ class StepFailed(Exception):
 
 
 def run_step(
-    plan: StepPlan, directory: StepDirectory, inputs: Mapping[str, Path], hyperparameters: Mapping[str, str]
+    plan: StepPlan,
+    directory: StepDirectory,
+    inputs: Mapping[str, Path],
+    hyperparameters: Mapping[str, str],
+    *,
+    image: str | None,
+    network: bool,
 ) -> None:
     """Create the step's root as SageMaker does, and run its program, which checks its outputs.
 
     Args:
         inputs: folder or file of each input, by logical name.
         hyperparameters: as the service delivers them; for a training.
+        image: of the container that runs it; None for a process.
+        network: whether a container has a network.
 
     Raises:
         StepFailed: the program's exit code is not 0.
     """
-    _create_root(plan, directory, inputs, hyperparameters)
+    _create_root(plan, directory, inputs, hyperparameters, linked=image is None)
+    variables = plan.sent(plan.environment)
     with directory.log.open("ab") as log:
-        exit_code = run_program([*plan.command, "--root", str(directory.ml)], plan.sent(plan.environment), log)
+        if image is None:
+            process = start_program([*plan.command, "--root", str(directory.ml)], variables, log)
+        else:
+            folders = {f"{plan.contract.input(name).container_path}:ro": path for name, path in inputs.items()}
+            volumes = {DEFAULT_ROOT: directory.ml, **{name: path for name, path in folders.items() if path.is_dir()}}
+            isolated = () if network else ("--network=none",)
+            process = start_container(image, plan.command, variables, log, volumes=volumes, options=isolated)
+        exit_code = finish(process)
     if exit_code != 0:
         raise StepFailed(plan.contract.name, _cause(plan.contract, directory, exit_code), directory.log)
 
@@ -62,8 +79,18 @@ def last_line(log: Path) -> str:
 
 
 def _create_root(
-    plan: StepPlan, directory: StepDirectory, inputs: Mapping[str, Path], hyperparameters: Mapping[str, str]
+    plan: StepPlan,
+    directory: StepDirectory,
+    inputs: Mapping[str, Path],
+    hyperparameters: Mapping[str, str],
+    *,
+    linked: bool,
 ) -> None:
+    """Write everything that the program reads.
+
+    Args:
+        linked: whether folders of inputs are links; otherwise they are empty, and a container mounts them.
+    """
     contract, training = plan.contract, plan.contract.kind == "training"
     if not training:  # a training resumes from its checkpoints; other steps start again
         shutil.rmtree(directory.ml, ignore_errors=True)
@@ -76,8 +103,10 @@ def _create_root(
             link.mkdir(exist_ok=True)
             (link / origin.name).unlink(missing_ok=True)
             link_or_copy(origin, link / origin.name)
-        else:
+        elif linked:
             link.symlink_to(origin.absolute(), target_is_directory=True)
+        else:
+            link.mkdir(exist_ok=True)
     if plan.in_file:
         folder = contract.input("settings").path(directory.ml)
         folder.mkdir(parents=True, exist_ok=True)
@@ -114,8 +143,12 @@ def start_program(arguments: Sequence[str], variables: Mapping[str, str], log: I
 
 
 def run_program(arguments: Sequence[str], variables: Mapping[str, str], log: IO[bytes] | None) -> int:
-    """Run a program to its end, and return its exit code; an interrupt stops it, with time to save its state."""
-    process = start_program(arguments, variables, log)
+    """Run a program to its end, and return its exit code; see `finish`."""
+    return finish(start_program(arguments, variables, log))
+
+
+def finish(process: subprocess.Popen) -> int:
+    """Wait for the end of a process, and return its exit code; an interrupt stops it, with time to save its state."""
     try:
         with _terminating_raises():
             return process.wait()

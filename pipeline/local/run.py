@@ -31,6 +31,7 @@ from pipeline.graph import CONDITION
 from pipeline.local.batch_score import score
 from pipeline.local.cache import Completed, StepDirectory, step_folder
 from pipeline.local.digests import ContentDigests, code_digest
+from pipeline.local.docker import image_id
 from pipeline.local.process import StepFailed, last_line, run_step
 from pipeline.local.progress import CACHED, DONE, FAILED, Progress
 from pipeline.local.run_state import Run
@@ -39,22 +40,27 @@ from pipeline.plan import make_plan
 COMPLETED, NOT_REGISTERED, STOPPED = 0, 1, 130
 
 
-def run(config: PipelineConfig, root: Path) -> int:
+def run(config: PipelineConfig, root: Path, *, image: str | None = None) -> int:
     """Run the pipeline under `root`; take steps whose inputs have not changed from the cache.
+
+    Args:
+        image: of the containers that run the steps; None: processes do.
 
     Returns:
         0 registered (now or before), 1 a step failed or the condition does not hold, 130 stopped: the same command
         continues.
 
     Raises:
-        ContractError: the configuration is refused, an input is missing, or another run uses `root`.
+        ContractError: the configuration is refused, an input or the image is missing, or another run uses `root`.
     """
     plan = make_plan(config, config.inputs)
     require_inputs(config, root)
     name_engine(config)
+    mounted = [root, *map(Path, config.inputs.values())]
+    code = code_digest() if image is None else image_id(image, mounted)
     with lock(root):
         digests = ContentDigests(root / "digests.json")
-        state = Run(config, plan, root, digests, code_digest(), Progress(plan.shown))
+        state = Run(config, plan, root, digests, code, Progress(plan.shown), image)
         try:
             return _run(state)
         except KeyboardInterrupt:
@@ -131,7 +137,11 @@ def run_or_reuse(state: Run, contract: StepContract) -> None:
                         one_column=len(state.plan.columns) == 1, image=state.image,
                     )  # fmt: skip
                 else:
-                    run_step(state.plan.step(contract), directory, inputs, state.plan.hyperparameters)
+                    run_step(
+                        state.plan.step(contract), directory, inputs, state.plan.hyperparameters,
+                        image=None if contract is TRACKING else state.image,  # which may contain no MLflow
+                        network=state.config.aws is not None and not state.config.aws.network_isolation,
+                    )  # fmt: skip
         except StepFailed:
             state.progress.finish(contract.name, FAILED, seconds=time.monotonic() - began, note=str(directory.log))
             raise

@@ -2,7 +2,6 @@
 
 import json
 import re
-import subprocess
 import sys
 import tarfile
 import time
@@ -11,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO
 
 from contracts.errors import ContractError
 from contracts.paths import DEFAULT_ROOT, JobPaths
@@ -19,6 +17,7 @@ from contracts.ports import free_port
 from contracts.serving import PORT
 from contracts.steps import ARCHIVED_MODEL
 from pipeline.local.cache import StepDirectory
+from pipeline.local.docker import start_container
 from pipeline.local.process import StepFailed, last_line, run_program, start_program
 from pipeline.local.registry import PACKAGE_FILE, LocalRegistry
 
@@ -48,7 +47,8 @@ def serving(
         begin = sink.tell()
         published = free_port("127.0.0.1") if image else None
         if image:
-            process = _start_container(image, root, variables, sink, port=published)
+            volumes, options = {f"{_MODEL}:ro": JobPaths(root).model}, [f"--publish=127.0.0.1:{published}:{PORT}"]
+            process = start_container(image, ["serve"], variables, sink, volumes=volumes, options=options)
         else:
             process = start_program(["serve", "--root", str(root), "--port", "0"], variables, sink)
         try:
@@ -60,15 +60,6 @@ def serving(
         finally:
             process.terminate()  # `docker run` passes the signal on to the container
             process.wait()
-
-
-def _start_container(
-    image: str, root: Path, variables: Mapping[str, str], log: IO[bytes], *, port: int | None
-) -> subprocess.Popen:
-    options = ["--rm", "--publish", f"127.0.0.1:{port}:{PORT}", "--volume", f"{JobPaths(root).model}:{_MODEL}:ro"]
-    options += [option for name, value in variables.items() for option in ("--env", f"{name}={value}")]
-    command = ["docker", "run", *options, image, "serve"]
-    return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
 
 
 def serve_newest(root: Path, *, group: str | None, port: int) -> int:

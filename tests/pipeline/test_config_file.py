@@ -14,7 +14,6 @@ from pipeline.aws.definition import aws_plan
 from pipeline.config import Registration
 from pipeline.config_aws import Aws
 from pipeline.config_file import _Loader, load_config
-from pipeline.local.docker import run_in_docker
 from pipeline.plan import LONGEST_VALUE, MOST_VALUES, make_plan
 from testing.pipelines import APPROVED, BATCH_SCORE, CONFIG, EVERYTHING, configuration
 
@@ -159,31 +158,6 @@ def test_a_metric_of_two_classes_does_not_decide_about_three(tmp_path):
     }
     with pytest.raises(ContractError, match="is for two classes, and num_classes is 3"):
         check(tmp_path, written(**changes))
-
-
-def test_an_error_of_a_run_in_containers_names_the_section_that_it_reads(tmp_path):
-    with pytest.raises(ContractError, match=r"^inputs\.input_data: is missing"):
-        run_in_docker(configuration(settings={}), tmp_path, image="any")
-
-
-@pytest.mark.parametrize(
-    ("words", "fix"),
-    [("Error: No such image: mine", "make image"), ("Cannot connect to the Docker daemon", "start Docker")],
-)
-def test_the_cause_of_docker_decides_the_fix(tmp_path, monkeypatch, words, fix):
-    docker = tmp_path / "docker"
-    docker.write_text(f"#!/bin/sh\necho '{words}' >&2\nexit 1\n")
-    docker.chmod(0o755)
-    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    with pytest.raises(ContractError, match=words) as error:
-        run_in_docker(configuration(), tmp_path / "root", image="mine")
-    assert fix in error.value.fix
-
-
-@pytest.mark.parametrize("name", ["a:b", "$HOME"])
-def test_containers_are_not_run_in_a_folder_that_docker_compose_would_read_otherwise(tmp_path, name):
-    with pytest.raises(ContractError, match="--root: .* which Docker Compose does not take as part"):
-        run_in_docker(configuration(), tmp_path / name, image="any")
 
 
 def test_one_previous_model_is_compared_with():

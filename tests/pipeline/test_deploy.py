@@ -26,13 +26,11 @@ from botocore.exceptions import (
 from contracts.errors import ContractError
 from pipeline.__main__ import main
 from pipeline.aws import deploy
-from pipeline.aws.definition import aws_plan, build_pipeline, definition, specs_of
+from pipeline.aws.definition import definition, specs_of
 from pipeline.aws.deploy import parse_overrides, registered_metric, start, upsert
 from pipeline.aws.errors import aws_errors
-from pipeline.aws.jobs import upload_settings
-from pipeline.aws.session import offline_session, sagemaker_sdk
+from pipeline.aws.session import sagemaker_sdk
 from pipeline.config_aws import Aws, Training
-from pipeline.local.docker import local_config
 from testing.jobs import REPOSITORY
 from testing.pipelines import AWS, EVERYTHING, all_steps, configuration, everything, tuned, wide, write_config
 
@@ -146,32 +144,6 @@ def test_a_tag_without_a_value_reaches_the_pipeline_and_its_jobs(client, local_a
         steps = all_steps(json.loads(client.describe_pipeline(PipelineName=config.name)["PipelineDefinition"]))
         assert [steps[name]["Arguments"]["Tags"] for name in ("DataLoading", "PyTorchTraining")] == [sent, sent]
         assert client.list_tags(ResourceArn=arn)["Tags"] == sent
-
-
-def test_the_containers_of_a_local_run_get_the_settings_that_a_job_cannot_contain(local_aws, tmp_path):
-    folders = {"input_data": "table", "batch_input": "records"}
-    config = local_config(wide().model_copy(update={"inputs": folders}), "image")
-    session, (_, plan) = offline_session("us-east-1", "elsewhere"), aws_plan(config)
-    s3 = boto3.client("s3", region_name="us-east-1")
-    s3.create_bucket(Bucket="local")
-    upload_settings(config, plan, s3)
-    with sagemaker_sdk("us-east-1"):
-        from sagemaker.core.common_utils import download_folder
-
-        steps = all_steps(json.loads(build_pipeline(config, session, local=True).definition()))
-    assert not {"Tracking", "BatchScore"} & set(steps)  # these are processes of this machine
-    read = 0
-    for step in plan.steps:
-        sent = steps.get(step.contract.name, {}).get("Arguments", {})
-        inputs = [(each["InputName"], each["S3Input"]["S3Uri"]) for each in sent.get("ProcessingInputs", ())]
-        for each in sent.get("InputDataConfig", ()):
-            inputs.append((each["ChannelName"], each["DataSource"]["S3DataSource"]["S3Uri"]))
-        for uri in (uri for name, uri in inputs if name == "settings"):
-            folder = tmp_path / step.contract.name  # local mode downloads it so, and mounts it in the container
-            download_folder("local", uri.removeprefix("s3://local/"), str(folder), session)
-            assert json.loads((folder / "settings.json").read_text()) == dict(step.in_file)
-            read += 1
-    assert read == sum(bool(step.in_file) for step in plan.steps if step.contract.name in steps) == 4
 
 
 def test_start_sends_parameters_and_a_folder_for_checkpoints(client, deployed):

@@ -10,7 +10,6 @@ from contracts.steps import PYTORCH_TRAINING, TRACKING
 from pipeline.aws.definition import aws_plan, definition, specs_of
 from pipeline.local.cache import StepDirectory
 from pipeline.local.digests import ContentDigests
-from pipeline.local.docker import local_config
 from pipeline.local.progress import Progress
 from pipeline.local.run import run_or_reuse
 from pipeline.local.run_state import Run
@@ -60,12 +59,6 @@ def test_after_a_search_of_the_tuner_the_run_has_the_name_of_the_best_job():
         steps = all_steps(json.loads(definition(config)))
     name = steps["Tracking"]["Arguments"]["Environment"]["MLFLOW_RUN_NAME"]
     assert name == {"Get": "Steps.PyTorchTraining.TrainingJobSummaries[0].TrainingJobName"}
-
-
-def test_a_local_run_in_containers_sends_the_results_where_aws_does():
-    config = configuration(aws=CONNECTED, mlflow={**SENT_BY_JOB, "sent_by": "job"})
-    _, plan = aws_plan(local_config(config, "image"))
-    assert "mlflow_tracking_uri" in plan.hyperparameters
 
 
 def test_hyperparameters_of_other_sections_are_no_parameters():

@@ -19,7 +19,6 @@ from contracts.tuning_space import tunable
 from pipeline.aws.definition import aws_plan, build_pipeline, definition, specs_of
 from pipeline.aws.limits import _OPERATIONS, key_of
 from pipeline.aws.session import offline_session
-from pipeline.local.docker import local_config
 from pipeline.local.run import name_engine
 from pipeline.plan import LONGEST_VALUE, MOST_VALUES, make_plan
 from testing.pipelines import (
@@ -372,16 +371,13 @@ def test_a_refused_argument_of_the_tuner_is_named_by_its_key():
 
 def test_a_run_on_this_machine_searches_the_same_space_in_the_training_step(capsys):
     config = tuned(aws=AWS)
-    for here in (config, local_config(config, "image")):
-        plan = make_plan(here, {})
-        found = Tuning.model_validate(json.loads(plan.hyperparameters["tuning"]))
-        assert found == Tuning.model_validate(
-            {name: SEARCH[name] for name in ("metric", "trials", "max_hours", "parallel", "space")}
-        )
-        assert plan.hyperparameters["lr"] == json.dumps(CONFIG["hyperparameters"]["lr"])
-    assert all_steps(json.loads(definition(local_config(config, "image"))))[STEP]["Type"] == "Training"
+    plan = make_plan(config, {})
+    found = Tuning.model_validate(json.loads(plan.hyperparameters["tuning"]))
+    assert found == Tuning.model_validate(
+        {name: SEARCH[name] for name in ("metric", "trials", "max_hours", "parallel", "space")}
+    )
+    assert plan.hyperparameters["lr"] == json.dumps(CONFIG["hyperparameters"]["lr"])
     name_engine(config)
-    name_engine(local_config(config, "image"))
     assert capsys.readouterr().err.splitlines() == [
         f"tuning.engine: sagemaker is for AWS; here, {STEP} searches the same space itself."
     ]
