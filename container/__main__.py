@@ -11,7 +11,7 @@ from contracts.errors import ContractError
 from contracts.input_files import check_root
 from contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, JobPaths
 from contracts.serving import PORT, PORT_VARIABLE
-from contracts.steps import PROCESSING_STEPS
+from contracts.steps import PROCESSING_STEPS, TABULAR_PREPROCESSING
 
 # The arguments of `track`, and the hyperparameters that they replace.
 TRACKING_ARGUMENTS = {
@@ -20,6 +20,7 @@ TRACKING_ARGUMENTS = {
     "--run-name": "mlflow_run_name",
     "--tags": "mlflow_tags",
 }
+_READ_A_JOB = ("train", "tune", "serve", "track")
 _NEED_NO_INPUT = ("init", "demo", "load-data")  # these may create the root
 
 
@@ -34,6 +35,8 @@ def main(command_line: Sequence[str] | None = None) -> int:
         parser.error(error.cause)
     if options.root is not None and options.command not in _NEED_NO_INPUT and not paths.root.is_dir():
         parser.error(f"--root: {paths.root} is not a folder; create it, or correct the path")
+    if options.command in _READ_A_JOB and options.root is None and not paths.root.is_dir():
+        parser.error(f"{paths.root} does not exist; name the job's folder with --root DIR")
     return _COMMANDS.get(options.command, _step)(options, paths)
 
 
@@ -60,6 +63,9 @@ def _parser() -> argparse.ArgumentParser:
         )
         if name in PROCESSING_STEPS:
             PROCESSING_STEPS[name].add_arguments(command)
+            if name == TABULAR_PREPROCESSING.command:
+                copied = "a training job's folder: copy the splits to its input/data"
+                command.add_argument("--into-job", type=Path, metavar="DIR", help=copied)
         elif name in _ADD_ARGUMENTS:
             _ADD_ARGUMENTS[name](command)
     return parser
@@ -121,9 +127,15 @@ def _demo(_: argparse.Namespace, paths: JobPaths) -> int:
 def _step(options: argparse.Namespace, paths: JobPaths) -> int:
     from container.steps.program import run_step
 
-    arguments = PROCESSING_STEPS[options.command].arguments
-    values = {argument.name: getattr(options, argument.name) for argument in arguments}
-    return run_step(options.command, paths.root, values, os.environ)
+    step = PROCESSING_STEPS[options.command]
+    values = {argument.name: getattr(options, argument.name) for argument in step.arguments}
+    flags = {name: value for name in step.settings.variables() if (value := getattr(options, name)) is not None}
+    code = run_step(options.command, paths.root, values, {**os.environ, **flags})
+    if code == 0 and getattr(options, "into_job", None) is not None:
+        from container.steps.preprocess.into_job import copy_into_job
+
+        return copy_into_job(paths.root, options.into_job)
+    return code
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace, JobPaths], int]] = {

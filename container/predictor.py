@@ -8,24 +8,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from container.data.records import RecordArrays, onnx_inputs
 from container.decision.decision import Decision
 from container.errors import RecordTooLongError
 from container.model_files import check_model_files
+from container.preprocessing.risk_tables import MISSING, category_keys
 from container.preprocessing.transform import Preprocessor
 from container.processes import available_cores
 from container.tables.channel_files import Origin
 from container.tables.records import records_to_table
 from contracts import artifacts
-from contracts.errors import ContractError, first_line
+from contracts.errors import ContractError, first_line, shown
 from contracts.input_files import read_as
 from contracts.settings.outcome import ONNX_VARIANTS
 from contracts.text_fields import InputKeys, TextField, TextInputs
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
 
 logger = logging.getLogger(__name__)
 
@@ -33,6 +35,7 @@ logger = logging.getLogger(__name__)
 # 1.1, 572 to 608 ms at 1.05 and 1, and 917 ms padded to the longest of 32.
 _MOST_PADDING = 1.1
 _SUM_TOLERANCE = 1e-3
+_FEWEST_VALUES = 20  # of a column, half of which are unknown: a warning
 
 
 class Backend(Protocol):
@@ -65,6 +68,7 @@ class Predictor:
         self.decision = decision
         self._batch_size = batch_size
         self._max_tokens = max_tokens
+        self._warned: set[str] = set()
         self.class_labels: list[int | str] = list(preprocessor.fitted.class_labels)
 
     @classmethod
@@ -167,12 +171,32 @@ class Predictor:
         fields = self._preprocessor.fitted.text_fields
         origin = origin or Origin()
         transformed = self._preprocessor.transform(inputs, origin=origin, max_tokens=self._max_tokens)
+        self._warn_of_unknown(inputs, transformed.counts.unseen)
         records = RecordArrays.from_batch(transformed.batch, [field.role for field in fields])
         if (limit := self._max_tokens) is not None:
             long = [i for i in range(len(records.row)) if records.padded_tokens(i) > limit]
             if long:
                 raise _too_long(records, long, [field.name for field in fields], limit, origin=origin)
         return records
+
+    def _warn_of_unknown(self, table: "pa.Table", unseen: Mapping[str, int]) -> None:
+        """Warn once of each column in which most values are categories that train lacks: they are written otherwise."""
+        fitted = self._preprocessor.fitted
+        for name, count in unseen.items():
+            if name in self._warned or count < _FEWEST_VALUES / 2:
+                continue
+            known = pa.array(fitted.risk_tables[name].risk, pa.string())
+            values = category_keys(table[name], fitted.kinds[name])
+            values = values.filter(pc.not_equal(values, MISSING))
+            unknown = values.filter(pc.invert(pc.is_in(values, value_set=known)))
+            if len(values) >= _FEWEST_VALUES and 2 * len(unknown) >= len(values):
+                self._warned.add(name)
+                logger.warning(
+                    "column %r: %d of %d values are categories that the training data lacks, such as %s; it has %s. "
+                    "They count as unknown. Write values as in the training data: read CSV with dtype=str, so that "
+                    "0012 does not become 12.",
+                    name, len(unknown), len(values), _examples(unknown.unique()), _examples(known),
+                )  # fmt: skip
 
     def compute(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
         """Return the class probabilities of record indices[i] of records[i], i = 0..N-1; thread-safe. [N, K]"""
@@ -232,6 +256,10 @@ class Predictor:
             batch.append(i)
             largest, tokens = grown, tokens + int(sizes[i])
         yield batch
+
+
+def _examples(values: pa.Array) -> str:
+    return ", ".join(shown(value) for value in values[:4].to_pylist() if value != MISSING)
 
 
 def _too_long(

@@ -1,9 +1,9 @@
 """Check the hyperparameters before data is prepared: errors first, then warnings and advice."""
 
 import logging
-from functools import partial
+from functools import cache, partial
 
-from container.log_once import log_once
+from container.log_once import log_detail, log_once
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.encoder_checks import check_encoders, warn_of_layer_settings
 from container.processes import missing_for_compile
@@ -13,9 +13,12 @@ from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import FROM_SCRATCH
 from contracts.paths import JobPaths
 from contracts.presets import DataFacts
+from contracts.spelling import counted
 from contracts.unused_settings import unused_settings
 
 logger = logging.getLogger(__name__)
+
+_SHOWN_VALUE = 40  # characters of a value in the table of the preset
 
 
 def choose_job_settings(
@@ -34,7 +37,10 @@ def choose_job_settings(
         if hp.tuning is None:
             check_settings(paths, hp, hosts=hosts, per_host=processes_per_host(hp, num_gpus=num_gpus))
 
-    return _logged(choose_settings(given, facts, hosts=hosts, check=check))
+    chosen = choose_settings(given, facts, hosts=hosts, check=check)
+    if chosen.chosen and (facts is not None or chosen.hp.tuning is not None):  # else it has not chosen everything
+        log_once(logger, logging.INFO, preset_table(chosen))
+    return _logged(chosen)
 
 
 def choose_trial_settings(
@@ -50,10 +56,28 @@ def choose_trial_settings(
     return _logged(choose_settings(given, facts, check=check))
 
 
+def preset_table(chosen: ChosenSettings) -> str:
+    """Return what the preset chose, a line for each setting with its reason."""
+    names = [max(map(len, chosen.chosen)), max(len(_cut(value)) for value, _ in chosen.chosen.values())]
+    rows = [
+        f"  {name:{names[0]}}  {_cut(value):{names[1]}}  {reason}" for name, (value, reason) in chosen.chosen.items()
+    ]
+    return "\n".join([f"preset {chosen.hp.preset} chose {counted(len(rows), 'setting')}:", *rows])
+
+
+def _cut(value: str) -> str:
+    return value if len(value) <= _SHOWN_VALUE else f"{value[: _SHOWN_VALUE - 3]}..."
+
+
 def _logged(chosen: ChosenSettings) -> Hyperparameters:
     for line in chosen.lines:
-        log_once(logger, logging.INFO, line)
+        _log_detail_once(line)
     return chosen.hp
+
+
+@cache
+def _log_detail_once(line: str) -> None:
+    log_detail(logger, "%s", line)
 
 
 def processes_per_host(hp: Hyperparameters, *, num_gpus: int) -> int:
@@ -81,7 +105,7 @@ def check_before_preparing(paths: JobPaths, hp: Hyperparameters, *, hosts: int, 
     """
     degrees = check_settings(paths, hp, hosts=hosts, per_host=per_host)
     for line in describe_hyperparameters(hp):
-        logger.info("%s", line)
+        log_detail(logger, "%s", line)
     for sentence in unused_settings(hp, degrees.features(hp)):
         logger.warning("%s", sentence)
     warn_of_layer_settings(paths, hp, degrees)

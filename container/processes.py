@@ -11,10 +11,13 @@ import signal
 import sys
 import sysconfig
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TextIO
 
+from container.log_once import DETAIL
+
+_CLOCK = "%H:%M:%S"
 PARENT_PID = "TRAINER_PARENT_PID"  # environment variable: the process that started this one
 
 _PR_SET_PDEATHSIG = 1
@@ -41,14 +44,44 @@ def set_up_logging(*, rank: int = 0, all_ranks: bool = False) -> None:
         sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
     prefix = "" if rank == 0 else f"[rank {rank}] "
     logging.basicConfig(
-        stream=sys.stdout,
+        handlers=[_Console(sys.stdout)],
         level=logging.INFO if rank == 0 or all_ranks else logging.WARNING,
         format=f"%(asctime)s {prefix}%(message)s",
-        datefmt="%H:%M:%S",
+        datefmt=_CLOCK,
         force=True,
     )
     for noisy in ("httpx", "transformers", "torch", "onnxscript", "onnx_ir", "matplotlib", "fontTools"):
         logging.getLogger(noisy).setLevel(logging.WARNING if rank == 0 else logging.ERROR)
+
+
+def log_to_file(path: Path) -> None:
+    """Append this process's log to a file too; details are then not printed."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        file = _LogFile(path, encoding="utf-8", errors="backslashreplace")
+    except OSError as error:
+        logging.getLogger(__name__).warning("%s cannot be written: %s", path, error)
+        return
+    file.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    root = logging.getLogger()
+    for handler in root.handlers:
+        if isinstance(handler, _Console):
+            handler.addFilter(lambda record: not getattr(record, DETAIL, False))
+    root.addHandler(file)
+
+
+class _Console(logging.StreamHandler[TextIO]):
+    """Print lines above a progress bar, if there is one."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        bars = sys.modules.get("tqdm")
+        with bars.tqdm.external_write_mode(file=self.stream) if bars else nullcontext():
+            super().emit(record)
+
+
+class _LogFile(logging.FileHandler):
+    def handleError(self, record: logging.LogRecord) -> None:
+        """Lose the line, e.g. if the disk is full; the job ends with the error of its own files."""
 
 
 def end_process(code: int) -> NoReturn:

@@ -38,7 +38,7 @@ from container.preflight import check_before_preparing, choose_job_settings, pro
 from container.preprocessing.infer_classes import with_classes_of_train
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
-from container.processes import set_up_logging
+from container.processes import log_to_file, set_up_logging
 from container.timeline import Timeline
 from container.tracking.process import send_results
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints, remove_old_checkpoints
@@ -99,6 +99,8 @@ def train(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None, fresh: bo
             control = Control(topology, lambda key: _hear(control, stop, key))
             with _alone_in(paths), tempfile.TemporaryDirectory(prefix="job-", ignore_cleanup_errors=True) as scratch:
                 clear_failure(paths)
+                if topology.leads:
+                    log_to_file(paths.output_data / artifacts.LOG)
                 given = partial(read_settings, tuning=tuning, fresh=fresh)
                 return _train(
                     paths, Scratch(Path(scratch)), timeline=timeline, stop=stop, control=control, read_given=given

@@ -40,6 +40,7 @@ PREDICT_RESULTS = "predict_results.pth"
 METRICS = "metrics.json"
 HISTORY = "history.json"  # the values that training logged, by step
 REPORT = "report.html"
+LOG = "log.txt"  # of every run of the job in this folder, with details that are not printed
 TENSORBOARD_EVAL = "tensorboard_eval"
 CURVES = (f"{TENSORBOARD_EVAL}/roc_curve.png", f"{TENSORBOARD_EVAL}/pr_curve.png")
 PROFILE = "profile"

@@ -103,10 +103,16 @@ def read_settings(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None, f
 
 
 class ChosenSettings(NamedTuple):
-    """The job's configuration, and log lines about what the preset chose and what the user's settings replaced."""
+    """The job's configuration.
+
+    Attributes:
+        lines: for the log: what the preset chose, and what the user's settings replaced.
+        chosen: the value of each setting that the preset chose, as JSON, and the reason.
+    """
 
     hp: Hyperparameters
     lines: list[str]
+    chosen: dict[str, tuple[str, str]]
 
 
 def choose_settings(
@@ -137,8 +143,10 @@ def choose_settings(
         return built
 
     lines = []
+    of_preset: dict[str, tuple[str, str]] = {}
     if "model_class" not in given.values:
         lines.append(f"preset {hp.preset}: model_class={hp.model_class}, because of the number of texts")
+        of_preset["model_class"] = (json.dumps(hp.model_class), "the number of texts")
     searched = set_by_search(hp)
     for known in (None, facts) if facts else (None,):
         wanted = {choice.setting: choice for choice in choices(hp, known)}
@@ -160,6 +168,7 @@ def choose_settings(
             if name in refused:
                 lines.append(f"{about}; not chosen, because of your settings: {refused[name]}")
             elif name in free:
+                of_preset[name] = (json.dumps(choice.value), choice.reason)
                 lines.append(f"{about}; the search takes it from {searched[name]}" if name in searched else about)
             elif name not in given.drawn and choice.is_final and getattr(hp, name) != choice.value:
                 own = hp.model_dump(mode="json", include={name})[name]
@@ -174,7 +183,7 @@ def choose_settings(
             if hp.tuning is not None
             else "Set ensemble or cross_fit to the number of networks, or remove ensemble_model.",
         )
-    return ChosenSettings(hp, lines)
+    return ChosenSettings(hp, lines, of_preset)
 
 
 def _valid(given: GivenSettings, *, hosts: int) -> tuple[Hyperparameters, dict[str, Any]]:

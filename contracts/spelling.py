@@ -37,6 +37,11 @@ def as_named(present: Sequence[str], wanted: Iterable[str]) -> list[str]:
     return [forms.get(composed(name), name) for name in present] if forms else list(present)
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a count with its noun, in the plural unless it is 1."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def composed(name: str) -> str:
     """Return a name in Unicode's form NFC."""
     return name if name.isascii() else unicodedata.normalize("NFC", name)

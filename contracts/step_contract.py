@@ -207,10 +207,16 @@ class StepContract:
         return line
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the arguments."""
+        """Declare the arguments, and a flag for each setting: --split-by for SPLIT_BY, --label for LABEL_FIELD."""
         for argument in self.arguments:
             about = f"{argument.about} (default: {argument.default})"
             parser.add_argument(argument.flag, choices=argument.choices, default=argument.default, help=about)
+        group = parser.add_argument_group("settings", "each flag replaces the environment variable of its name")
+        for name, field in self.settings.model_fields.items():
+            flag = name.replace("_", "-")
+            flags = [f"--{flag}", *([f"--{flag.removesuffix('-field')}"] if flag.endswith("-field") else [])]
+            about = f"{name.upper()}: {field.description}".replace("%", "%%")
+            group.add_argument(*flags, dest=name.upper(), metavar="VALUE", help=about)
 
 
 def _named(folders: Sequence[StepFolder], name: str) -> StepFolder:

@@ -113,7 +113,8 @@ def _size(value: Any, sizes: dict[int, int]) -> int:
 
 
 def _refused(path: Path, error: ValidationError) -> ContractError:
-    first = error.errors()[0]
+    problems = error.errors()  # the cause of a missing key may be a misspelt one: unknown keys come first
+    first = next((each for each in problems if each["type"] == "extra_forbidden"), problems[0])
     keys = [str(part) for part in first["loc"] if part not in KINDS]
     key = ".".join(keys) or "configuration"
     if first["type"] == "extra_forbidden":

@@ -331,7 +331,7 @@ def _checked_hyperparameters(given: Mapping[str, Any], *, hosts: int) -> tuple[d
             continue
         name = ALIASES.get(key, key)
         values[name] = cast_value(name, value) if name in Hyperparameters.model_fields else value
-    hp, _ = choose_settings(GivenSettings(values, {}), hosts=hosts)
+    hp = choose_settings(GivenSettings(values, {}), hosts=hosts).hp
     if hp.id_name is None:
         raise ContractError(
             "hyperparameters.id_name: missing; the steps of a pipeline identify records by it",

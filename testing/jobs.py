@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from contracts import artifacts
 from contracts.paths import JobPaths
 from testing.warm import WarmProcess
 
@@ -151,9 +152,17 @@ def run_train(paths: JobPaths, *, expect: int = 0, warm: bool = True, **environm
         exit_code = process.wait(timeout=600)
     finally:
         process.kill()
-    log = (paths.root / "train.log").read_text()
+    log = log_of(paths)
     assert exit_code == expect, f"exit code {exit_code}\n{log[-4000:]}"
     return log
+
+
+def log_of(paths: JobPaths) -> str:
+    """Return what `run_train` printed, then the details that only output/data/log.txt contains."""
+    printed, details = (paths.root / "train.log").read_text(), paths.output_data / artifacts.LOG
+    known = {line[9:] for line in printed.splitlines()}  # without the clock
+    lines = details.read_text().splitlines() if details.is_file() else []
+    return "\n".join([printed.rstrip("\n"), *(line for line in lines if line[24:] not in known), ""])
 
 
 def metrics(paths: JobPaths) -> dict[str, Any]:

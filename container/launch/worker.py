@@ -14,7 +14,7 @@ from container.job import Job, Scratch, write_json
 from container.launch.affinity import stay_near
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh, init_distributed
-from container.processes import die_with_parent, set_up_logging
+from container.processes import die_with_parent, log_to_file, set_up_logging
 from container.results.distill import distill
 from container.results.members import predict_members
 from container.training.cpu_products import choose_matrix_products
@@ -22,6 +22,7 @@ from container.training.job_data import JobData
 from container.training.precision import forbid_tf32
 from container.training.stop import StopFlag
 from container.training.train import train_and_predict, train_only
+from contracts import artifacts
 
 
 def run(job: Job, stop: StopFlag) -> None:
@@ -65,6 +66,8 @@ def main(arguments: Sequence[str]) -> int:
     write_json(scratch.pid_file(rank), os.getpid())  # SIGTERM is handled from here on
     job = Job.read(scratch)
     set_up_logging(rank=rank, all_ranks=job.hp.log_all_ranks)
+    if rank == 0 and job.kind != "trial":
+        log_to_file(job.paths.output_data / artifacts.LOG)
     try:
         run(job, stop)
     except StopAgreed:

@@ -24,6 +24,7 @@ from container.processes import PARENT_PID, available_cores
 from container.start import start_command
 from container.training.checkpoint_files import complete_checkpoints
 from contracts.ports import free_port
+from contracts.spelling import counted
 
 logger = logging.getLogger(__name__)
 
@@ -250,7 +251,10 @@ class Workers:
             logger.info("stop requested: the workers are still starting; there is nothing to save")
             self._kill_all()
             return
-        logger.info("stop requested: %d workers finish their step and save", len(pids))
+        logger.info(
+            "stop requested: %s save a checkpoint; if only the report is missing, they complete it",
+            counted(len(pids), "worker"),
+        )
         _signal(pids, signal.SIGTERM)
 
     def _pids(self) -> list[int]:

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
-from container.log_once import log_once
+from container.log_once import log_detail, log_once
 from container.models.attention import ATTENTION
 from container.models.backbone_parts import (
     embedding_tables,
@@ -153,7 +153,7 @@ def _read_config(folder: Path) -> PretrainedConfig:
     for name in _ATTENTION_DROPOUTS:
         if getattr(config, name, 0):
             setattr(config, name, 0.0)
-            log_once(logger, logging.INFO, "Attention dropout is 0: the variable-length attention kernel has none.")
+            log_detail(logger, "Attention dropout is 0: the variable-length attention kernel has none.")
     if (
         config.is_encoder_decoder
         or getattr(config, "is_decoder", False)

@@ -14,6 +14,13 @@ _AXIS_OF = {"ddp": "dp_replicate", "fsdp": "dp_shard", "tp": "tp", "pp": "pp", "
 # Ranks along a data axis see different records; ranks along any other axis see the same ones.
 DATA_AXES = ("dp_replicate", "dp_shard")
 _AXES_OF = {**{strategy: (axis,) for strategy, axis in _AXIS_OF.items()}, "hsdp": DATA_AXES}
+_WORDS = {
+    "pp": "pipeline stages (pp)",
+    "dp_replicate": "replicas (dp_replicate)",
+    "dp_shard": "shards (dp_shard)",
+    "branch": "texts (branch)",
+    "tp": "slices of each layer (tp)",
+}
 _TEXTS = 2  # of the model classes that branch parallelism can split
 _SUGGESTIONS = 3
 
@@ -74,6 +81,12 @@ class ParallelDegrees:
 
     def __str__(self) -> str:
         return _shown(asdict(self))
+
+    @property
+    def in_words(self) -> str:
+        """Return the sizes above 1 with their meaning."""
+        words = [f"{size} {_WORDS[axis]}" for axis, size in self.axes.items()]
+        return " x ".join(words) or "1 process"
 
 
 AXES = tuple(field.name for field in fields(ParallelDegrees))

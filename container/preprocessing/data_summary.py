@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from container.log_once import log_detail
 from container.preprocessing.fit import SplitStatistics
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_summary import NumericSummary, weighted_quantiles
@@ -59,18 +60,24 @@ def log_split(split: str, summary: Mapping[str, Any]) -> None:
     for name, numeric in summary["numeric"].items():
         if numeric["imputed"]:
             imputed = f"{numeric['imputed']} of {rows} values imputed with {numeric['imputed_with']:.6g}"
-            logger.info("%s: column %r: %s.", split, name, imputed)
+            log_detail(logger, "%s: column %r: %s.", split, name, imputed)
     for name, category in summary["categories"].items():
         if unseen := category["unseen_rows"]:
             share = f"{unseen} of {rows} rows ({unseen / rows:.1%})"
-            logger.info(
-                "%s: column %r: %s have a category that the risk table lacks and get its default.", split, name, share
+            log_detail(
+                logger,
+                "%s: column %r: %s have a category that the risk table lacks and get its default.",
+                split,
+                name,
+                share,
             )
     for text in summary["texts"].values():
         length = text["tokens_per_record"]
         counts = f"{text['records']} records, {text['chunks']} chunks, {text['tokens']} tokens"
         lengths = f"median {length['p50']}, 99% at most {length['p99']}, longest {length['max']}"
-        logger.info("%s: text %r: %s (%s), %d empty.", split, text["column"], counts, lengths, text["empty_records"])
+        log_detail(
+            logger, "%s: text %r: %s (%s), %d empty.", split, text["column"], counts, lengths, text["empty_records"]
+        )
         if text["truncated_records"]:
             cut = f"{text['truncated_records']} of {text['records']} records were cut"
             lost = f"{text['cut_chunks']} chunks, {text['cut_tokens']} tokens lost"

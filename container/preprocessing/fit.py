@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from container.log_once import log_detail
 from container.preprocessing.date_columns import DateColumn
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.imputation import fit_imputation
@@ -181,7 +182,7 @@ class SplitStatistics:
         for name, counts in self.categories.items():
             kind = self.kinds[name] = kind_of_type(self._types[name]) if has_types else kind_of_texts(counts.index)
             if not has_types and kind == "number":
-                logger.info("train: the categories of column %r are numbers: 7.50 is 7.5.", name)
+                log_detail(logger, "train: the categories of column %r are numbers: 7.50 is 7.5.", name)
                 counts.read_as(kind)
 
     def _check_size(self, name: str, counts: CategoryCounts) -> None:
@@ -295,7 +296,9 @@ def fit_preprocessing(
     tables, folds = _risk_tables(statistics, hp, labels, precomputed.risk_tables or {})
     subtracted = {name: value for name in columns.numeric if (value := fit_subtracted(statistics.numeric[name]))}
     for name, value in subtracted.items():
-        logger.info("%s: the numbers in %r are close together: %.17g is subtracted from them.", where, name, value)
+        log_detail(
+            logger, "%s: the numbers in %r are close together: %.17g is subtracted from them.", where, name, value
+        )
     days = [date_inputs(column)[DATE_PARTS.index("days")] for column in columns.dates]
     subtracted |= {name: statistics.numeric[name].median for name in days}
     inputs = [
@@ -309,7 +312,9 @@ def fit_preprocessing(
         logger.warning("%s: every number in %s is the same: the column has no effect.", where, ", ".join(constant))
     indicators = tuple(name for name in columns.numeric if hp.missing_indicators and _varies(statistics.numeric[name]))
     if indicators:
-        logger.info("%s: an additional input tells whether a number is missing in %s.", where, ", ".join(indicators))
+        log_detail(
+            logger, "%s: an additional input tells whether a number is missing in %s.", where, ", ".join(indicators)
+        )
     inputs += [InputDistribution.of_indicator(statistics.numeric[name]) for name in indicators]
     for name in columns.categorical:
         inputs += _risk_inputs(statistics, labels, tables[name], folds.get(name), name)

@@ -6,6 +6,7 @@ from typing import Literal
 
 import numpy as np
 
+from container.log_once import log_detail
 from container.preprocessing.numeric_summary import NumericSummary
 from contracts.errors import ContractError
 
@@ -40,7 +41,7 @@ def fit_imputation(
         if summary.missing:
             missing = f"{summary.missing} missing of {summary.missing + summary.count} values"
             value = f"{values[column]:.6g} ({'given' if column in given else strategy})"
-            logger.info("%s: column %r has %s; they become %s.", where, column, missing, value)
+            log_detail(logger, "%s: column %r has %s; they become %s.", where, column, missing, value)
     return values
 
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from container.log_once import log_detail
 from container.preprocessing.data_summary import log_split, summarize_split
 from container.preprocessing.fingerprint import FINGERPRINT_LENGTH, input_fingerprint, tokenizer_digest
 from container.preprocessing.fit import TableColumns, fit_preprocessing, learn_label_map, scan_held_out, scan_train
@@ -142,7 +143,7 @@ def _prepare(
         statistics[split] = scan_held_out(files[split], hp, columns, labels=labels, dates=dates, channel=split)
     fitted, folds = fit_preprocessing(statistics["train"], hp, labels=labels, precomputed=precomputed, where=train)
     scanned = sum(split.rows for split in statistics.values())
-    logger.info("Read %d rows and fitted on train in %.1f s.", scanned, time.monotonic() - started)
+    log_detail(logger, "Read %d rows and fitted on train in %.1f s.", scanned, time.monotonic() - started)
     tokenizer_digests = {}
     for field in hp.text_fields:
         encoder = target / tokenizer_folder(field.role)

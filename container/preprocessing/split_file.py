@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from container.log_once import log_detail
 from container.preprocessing.fit import TableColumns
 from container.preprocessing.numeric_summary import NumericSummary
 from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
@@ -131,5 +132,5 @@ def write_split(
         raise
     seconds = time.monotonic() - start
     rate = counts.rows / max(seconds, 1e-9)
-    logger.info("%s: %d rows prepared in %.1f s (%.0f rows/s).", split, counts.rows, seconds, rate)
+    log_detail(logger, "%s: %d rows prepared in %.1f s (%.0f rows/s).", split, counts.rows, seconds, rate)
     return WrittenSplit(counts, lengths, seconds, digest.hexdigest())

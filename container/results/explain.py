@@ -25,6 +25,7 @@ from container.evaluation.explanation import (
     score,
 )
 from container.export.onnx import feed_of
+from container.log_once import log_detail
 from container.models.ensemble import Network
 from container.preprocessing.fit import SCAN_ROWS
 from container.preprocessing.prepared import PreparedData
@@ -173,7 +174,7 @@ class _Measured:
         expected = seconds * records
         if expected > LONGEST:
             raise NotMade(f"{records} val records would take about {expected / 60:.0f} minutes here")
-        logger.info("explaining on %d val records: about %.0f s", records, expected)
+        log_detail(logger, "explaining on %d val records: about %.0f s", records, expected)
         if records < len(sample):
             logger.info("explain: %d records would take more than %.0f s", len(sample), SECONDS)
         return records

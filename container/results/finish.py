@@ -14,6 +14,7 @@ from torch.utils.tensorboard import SummaryWriter
 
 from container.decision.decision import Decision
 from container.decision.softmax import softmax
+from container.errors import StopAgreed
 from container.evaluation.evaluation_input import EvaluationInput
 from container.evaluation.explanation import Explanation
 from container.evaluation.fit_decision import describe, fit_decision
@@ -21,6 +22,7 @@ from container.evaluation.predictions import SplitPredictions, write_out_of_fold
 from container.evaluation.variant_report import VariantReport
 from container.export.artifacts import export_model
 from container.job import Job, write_json
+from container.log_once import log_detail
 from container.models.ensemble import Network
 from container.parallel.mesh import RankMesh
 from container.results.companion import Combined, add_companion
@@ -48,6 +50,8 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     for optional in (artifacts.LABEL_ISSUES, artifacts.OUT_OF_FOLD):  # of an earlier run with other settings
         (job.paths.output_data / optional).unlink(missing_ok=True)
     combined = Combined(None, trained.logits)
+    if stop.requested:
+        raise StopAgreed
     if hp.companion or hp.label_issues:
         combined = add_companion(hp, data, trained.logits)
         trained = replace(trained, logits=dict(combined.logits))
@@ -57,6 +61,8 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
         folder, networks = job.paths.output_data, trained.out_of_fold
         issues = report_label_issues(folder, data, combined.out_of_fold, networks=networks)
         job.timeline.mark("label issues")
+    if stop.requested:  # what follows the export is soon complete
+        raise StopAgreed
     decision = _fit_decision(job, trained, data)
     model = trained_model(hp, data.prepared, trained)
     variants: list[VariantReport] = []
@@ -100,7 +106,7 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
         written[path.name] = path.stat().st_size
     logger.info("%s", metric_line(metrics))
     job.timeline.mark("report")
-    logger.info("time of each phase: %s", job.timeline)
+    log_detail(logger, "time of each phase: %s", job.timeline)
     write_json(job.scratch.result_file, {"status": "completed", "model": files, "output": written, "metrics": metrics})
 
 
@@ -132,7 +138,7 @@ def _run_facts(
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
         "processes": ranks.world_size,
         "device": ranks.device.type,
-        "parallelism": str(ranks.degrees),
+        "parallelism": ranks.degrees.in_words,
         "optimizer steps": state.step,
         "epochs": state.history[-1]["epoch"] if state.history else state.epoch,
         "stopped early": state.stopped_before(job.hp.max_epochs),

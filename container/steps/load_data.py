@@ -3,7 +3,7 @@
 import json
 import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from container.steps.program import StepRun
 from container.tables.part_files import find_part_files
 from container.tables.writer import TableWriter
 from contracts.errors import ContractError
+from contracts.spelling import counted
 from contracts.steps import SIGNATURE, TABLE_METADATA, DataLoadingSettings
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,8 @@ def run(step: StepRun) -> None:
         source, tables = "generated", _generated(settings.generate_rows, settings.seed)
     else:
         parts = find_part_files(folder, scratch=step.scratch).single_valued()
-        source, tables = f"{len(parts.files)} {parts.format} file(s)", (part.table for part in parts.iter_tables())
+        source = counted(len(parts.files), f"{parts.format} file")
+        tables = (part.table for part in parts.iter_tables(_named(parts.columns)))
     written, schema = _write(tables, step.output("DATA"), settings)
     if schema is None or not written:
         raise ContractError(f"{folder}: has no rows", "Provide a table with rows.")
@@ -58,7 +60,16 @@ def run(step: StepRun) -> None:
     }
     text = json.dumps(metadata, indent=1, ensure_ascii=False)
     (step.output("METADATA") / TABLE_METADATA).write_text(text, encoding="utf-8")
-    logger.info("%d rows, %s, into %d file(s) in %.1f s.", rows, source, len(written), time.monotonic() - began)
+    into = counted(len(written), "file")
+    logger.info("%s, %s, into %s in %.1f s.", counted(rows, "row"), source, into, time.monotonic() - began)
+
+
+def _named(columns: Sequence[str]) -> list[str]:
+    """Return the columns without one of a blank name, such as the index that pandas writes."""
+    named = [name for name in columns if name.strip()]
+    if len(named) < len(columns):
+        logger.info("A column without a name is left out: pandas writes one for its index.")
+    return named
 
 
 def _generated(rows: int, seed: int) -> Iterator[pa.Table]:

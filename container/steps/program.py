@@ -3,6 +3,7 @@
 A program is a module with a function `run(step: StepRun) -> None`; PROGRAMS lists them.
 """
 
+import difflib
 import logging
 import os
 import shutil
@@ -24,11 +25,13 @@ from contracts.atomic_files import temporary_path
 from contracts.errors import ContractError
 from contracts.input_files import exists, files_below, read_as
 from contracts.paths import SETTINGS_FILE
-from contracts.spelling import did_you_mean
+from contracts.spelling import did_you_mean, letters
 from contracts.step_contract import ProcessingSettings, StepContract, StepFolder, StepSettings, message_file
 from contracts.steps import PROCESSING_STEPS
 
 logger = logging.getLogger(__name__)
+
+_NEARLY = 0.9  # similarity of the letters of two names, from which one is a misspelling of the other
 
 PROGRAMS = {
     "load-data": "container.steps.load_data",
@@ -125,7 +128,23 @@ def _variables(contract: StepContract, root: Path, environment: Mapping[str, str
                 f"{path}: {name} is not a variable of {contract.name}{did_you_mean(name, known)}",
                 f"Use one of: {', '.join(known)}.",
             )
+    _refuse_misspelt(contract, environment)
     return {**given, **{name: value for name, value in environment.items() if value.strip()}}
+
+
+def _refuse_misspelt(contract: StepContract, environment: Mapping[str, str]) -> None:
+    """Raise ContractError for a variable whose name nearly is one of this step; others belong to other programs."""
+    of_steps = {name for step in PROCESSING_STEPS.values() for name in step.settings.variables()}
+    known = {letters(name): name for name in contract.settings.variables()}
+    for name in environment:
+        if name not in of_steps:
+            close = difflib.get_close_matches(letters(name), known, n=1, cutoff=_NEARLY)
+            if close:
+                meant = known[close[0]]
+                raise ContractError(
+                    f"environment variable {name}: is not a variable of {contract.name}; did you mean {meant}?",
+                    f"Set {meant}, or the flag --{meant.lower().replace('_', '-')}; --help lists all.",
+                )
 
 
 def _run(

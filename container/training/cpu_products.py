@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.library import Library
 
+from container.log_once import log_detail
+
 logger = logging.getLogger(__name__)
 
 _FEWEST_PRODUCTS = 1 << 22  # of numbers; the choice of a kernel takes 3 microseconds
@@ -22,7 +24,7 @@ def choose_matrix_products(device: torch.device, cpu_info: Path = _CPU_INFO) -> 
     """
     slow = device.type == "cpu" and torch.backends.cpu.get_cpu_capability() == "AVX512" and _is_amd(cpu_info)
     if slow and use_onednn():
-        logger.info("oneDNN computes large float32 matrix products: MKL is slower on this processor.")
+        log_detail(logger, "oneDNN computes large float32 matrix products: MKL is slower on this processor.")
 
 
 def use_onednn() -> bool:

@@ -19,12 +19,13 @@ from container.decision.softmax import softmax
 from container.errors import StopAgreed
 from container.evaluation.metrics import classification_metrics
 from container.job import Job
+from container.log_once import log_detail
 from container.parallel.mesh import RankMesh
 from container.training.objective import Penalised, WeightedCrossEntropy
 from container.training.optimizer import effective_warmup, learning_rate
 from container.training.predict import predict_split, weighted_log_loss
 from container.training.profiling import StepProfiler, log_memory, return_freed_memory
-from container.training.progress import Progress, metric_line
+from container.training.progress import Progress
 from container.training.state import EarlyStopping, ValidationSchedule, has_trained_longer
 from container.training.stop import StopFlag
 from container.training.training_run import TrainingRun
@@ -95,6 +96,7 @@ class Trainer:
         self._has_stepped = False
         self._next_totals: StepTotals | None = None
         self._val_logits: dict[int, np.ndarray] = {}
+        self._memory_is_logged = False
 
     def train(self) -> dict[int, np.ndarray]:
         """Train for max_epochs, or until patience runs out.
@@ -208,10 +210,8 @@ class Trainer:
         seconds = self._job.timeline.seconds
         share = seconds.get("validate", 0.0) / (seconds["train"] + seconds.get("validate", 0.0))
         if share > _MUCH_VALIDATION:
-            logger.info(
-                "validation took %.0f %% of the training time; val_check_interval (now %g) sets how often it runs",
-                100 * share, self._hp.val_check_interval,
-            )  # fmt: skip
+            text = "validation took %.0f %% of the training time; val_check_interval (now %g) sets how often it runs"
+            log_detail(logger, text, 100 * share, self._hp.val_check_interval)
 
     def _log_first_step(self) -> None:
         timeline, restart = self._job.timeline, self._job.scratch.restart
@@ -307,14 +307,16 @@ class Trainer:
         kept = {step: self._val_logits[step] for step in self._val_logits if step == state.best_step}
         self._val_logits = {**kept, state.step: logits}
         seconds = time.perf_counter() - started
-        logger.info("%s", metric_line({"step": state.step, "epoch": round(progress, 4), **values}))
-        logger.info(
-            "validated %d records in %.1f s%s", len(self._val), seconds,
-            f", the best {self._early.metric.name} so far" if best else "",
-        )  # fmt: skip
+        self._progress.validated(
+            {"step": state.step, "epoch": round(progress, 4), **values},
+            records=len(self._val),
+            seconds=seconds,
+            best=best,
+        )
         for name, reason in metrics.undefined.items():
             logger.warning("val/%s is undefined: %s", name, reason)
-        log_memory(self._ranks)
+        log_memory(self._ranks, detail=self._memory_is_logged)
+        self._memory_is_logged = True
         return_freed_memory()
         self._progress.scalars(state.step, values)
         state.history.append({"step": state.step, "epoch": progress, "time": time.time(), **values})

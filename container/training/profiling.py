@@ -3,11 +3,13 @@
 import ctypes
 import logging
 import sys
+from functools import partial
 from pathlib import Path
 
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
+from container.log_once import log_detail
 from container.parallel.mesh import RankMesh
 
 logger = logging.getLogger(__name__)
@@ -73,14 +75,19 @@ class StepProfiler:
         logger.info("profile: trace and table are in %s; the most expensive operations:\n%s", self._folder, table)
 
 
-def log_memory(ranks: RankMesh) -> None:
-    """Log the memory of every rank, on rank 0; called by all ranks together."""
+def log_memory(ranks: RankMesh, *, detail: bool) -> None:
+    """Log the memory of every rank, on rank 0; called by all ranks together.
+
+    Args:
+        detail: for the log file only.
+    """
     memory = torch.zeros(ranks.world_size, 3, dtype=torch.float64)
     memory[ranks.rank] = torch.tensor(_device_memory(ranks.device), dtype=torch.float64)
     ranks.sum(memory)
     names = "allocated, reserved, peak" if ranks.device.type == "cuda" else "resident, reserved, peak"
     values = "; ".join(f"rank {rank}: {', '.join(f'{v:.2f}' for v in row)}" for rank, row in enumerate(memory.tolist()))
-    logger.info("memory in GiB (%s): %s", names, values)
+    log = partial(log_detail, logger) if detail else logger.info
+    log("memory in GiB (%s): %s", names, values)
 
 
 def return_freed_memory() -> None:

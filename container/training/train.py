@@ -163,9 +163,10 @@ def _train(
 
 def _log_parameters(hp: Hyperparameters, ranks: RankMesh, model: Classifier) -> None:
     parameters = sum(parameter.numel() for parameter in model.parameters())
+    device = "the CPU" if ranks.device.type == "cpu" else "GPUs"
     logger.info(
-        "%s: %s parameters on %d x %s (%s), matrix products in %s",
-        hp.architecture.name, f"{parameters:,}", ranks.world_size, ranks.device.type, ranks.degrees,
+        "%s: %s parameters on %s, %s, matrix products in %s",
+        hp.architecture.name, f"{parameters:,}", device, ranks.degrees.in_words,
         str(precision_of(hp, ranks.device)).removeprefix("torch."),
     )  # fmt: skip
     if hp.lora_rank:

@@ -17,7 +17,7 @@ from typing import Any
 
 from contracts.errors import shown
 from contracts.input_files import files_below
-from contracts.serving import CSV
+from contracts.serving import CSV, JSON_LINES
 from contracts.steps import ARCHIVED_MODEL, BATCH_SCORE
 from pipeline.config import BatchScore
 from pipeline.json_path import Select, compile_path
@@ -26,6 +26,7 @@ from pipeline.local.process import StepFailed
 from pipeline.local.served import serving
 
 GIVEN, JOINED = "SageMakerInput", "SageMakerOutput"  # keys of a joined record: of one that is no object, of the scores
+_FORMATS = {".csv": CSV, ".jsonl": JSON_LINES}
 csv.field_size_limit(sys.maxsize)  # 131,072 characters by default
 
 
@@ -160,6 +161,12 @@ def score(
     records, output = inputs["batch_input"], directory.output(BATCH_SCORE, "scores")
     files = [records] if records.is_file() else files_below(records).files
     home = records.parent if records.is_file() else records
+    for path in files:
+        other = _FORMATS.get(path.suffix, config.content_type)
+        if other != config.content_type:
+            cause = f"{path}: its name shows {other}, but batch_score.content_type is {config.content_type}"
+            cause = f"{cause}. Set content_type to {other}, or rename the file."
+            raise StepFailed(BATCH_SCORE.name, cause, directory.log)
     package = inputs["packaged_model"] / ARCHIVED_MODEL
     with serving(package, directory, variables, step=BATCH_SCORE.name, image=image) as port:
         client = _Client(port, config, Filters.of(config))
@@ -186,13 +193,17 @@ def _score_file(
 ) -> None:
     """Write the scores of a file's payloads in order; hold at most `requests` payloads in memory."""
     waiting: deque[Future[list[bytes]]] = deque()
-    with target.open("wb") as file:
-        for payload in payloads:
-            waiting.append(pool.submit(client.score, payload))
-            if len(waiting) >= requests:
+    try:
+        with target.open("wb") as file:
+            for payload in payloads:
+                waiting.append(pool.submit(client.score, payload))
+                if len(waiting) >= requests:
+                    file.writelines(waiting.popleft().result())
+            while waiting:
                 file.writelines(waiting.popleft().result())
-        while waiting:
-            file.writelines(waiting.popleft().result())
+    except _Failed:
+        target.unlink()  # scores of a part of the file
+        raise
 
 
 def read_payloads(path: Path, size: int, *, most: int | None, blank: bool = False) -> Iterator[Payload]:

@@ -19,7 +19,7 @@ from container.steps.packaging import served_files
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.paths import JobPaths
-from testing.jobs import ONE_LAYER, metrics, run_train, table, write_job
+from testing.jobs import ONE_LAYER, log_of, metrics, run_train, table, write_job
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +27,7 @@ PARTS = {"network", "companion", "network and companion", "text, linear", "table
 
 
 def test_the_companion_is_in_the_model_the_log_the_metrics_and_the_report(calibrated_job: JobPaths) -> None:
-    found, log = metrics(calibrated_job)["companion"], (calibrated_job.root / "train.log").read_text()
+    found, log = metrics(calibrated_job)["companion"], log_of(calibrated_job)
     assert found["kept"], "the other tests of this job need it"
     assert f"companion: logits = {found['factors'][0]:.3g} * network" in log
     assert metrics(calibrated_job)["timeline"]["companion"] > 0
@@ -62,7 +62,7 @@ def test_label_issues_are_a_file_a_line_in_the_log_and_a_section(calibrated_job:
     assert found["examined"] == 60
     with (calibrated_job.output_data / "label_issues.csv").open() as file:
         assert len(file.readlines()) == 1 + found["issues"]
-    assert f"label_issues: {found['issues']} of 60 training rows" in (calibrated_job.root / "train.log").read_text()
+    assert f"label_issues: {found['issues']} of 60 training rows" in log_of(calibrated_job)
     assert "<h2>Label issues</h2>" in (calibrated_job.output_data / "report.html").read_text()
 
 

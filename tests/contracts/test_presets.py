@@ -33,30 +33,30 @@ def choose(facts=None, **values):
 
 def test_without_a_preset_nothing_is_chosen():
     given = {"model_class": "multimodal_bert", **COLUMNS}
-    assert choose_settings(GivenSettings(given, {}), FACTS) == (parse_hyperparameters(given), [])
+    assert choose_settings(GivenSettings(given, {}), FACTS) == (parse_hyperparameters(given), [], {})
 
 
 def test_a_preset_sets_what_the_user_did_not_set_and_says_why():
-    hp, lines = choose()
+    hp, lines, _ = choose()
     assert (hp.head_lr, hp.pooling) == (1e-3, "mean")
     assert "preset recommended: head_lr=0.001, because an encoder is pretrained" in lines
 
 
 def test_a_value_of_the_user_stays_and_the_log_names_the_value_of_the_preset():
-    hp, lines = choose(head_lr=5e-4)
+    hp, lines, _ = choose(head_lr=5e-4)
     assert hp.head_lr == 5e-4
     assert any("head_lr=0.001" in line and "you set it to 0.0005" in line for line in lines)
 
 
 def test_a_value_of_the_user_that_equals_the_default_stays():
-    hp, _ = choose(pooling="first")
+    hp, *_ = choose(pooling="first")
     assert hp.pooling == "first"
 
 
 def test_a_value_that_contradicts_the_settings_of_the_user_is_not_chosen():
     settings = {name: value for name, value in TWO.items() if name not in COLUMNS}
     given = {**TWO, "preset": "recommended", "primary_reinit_layers": 1, "secondary_reinit_layers": 2, **settings}
-    hp, lines = choose_settings(GivenSettings(given, {}))
+    hp, lines, _ = choose_settings(GivenSettings(given, {}))
     assert not hp.share_encoder
     assert any("share_encoder=true" in line and "because of your settings: share_encoder" in line for line in lines)
 
@@ -67,7 +67,7 @@ def test_indicators_are_chosen_unless_a_column_has_the_name_of_one():
 
 
 def test_a_setting_without_effect_is_not_chosen():
-    hp, _ = choose(tab_field_list=[])
+    hp, *_ = choose(tab_field_list=[])
     assert hp.numeric_embedding == "none"
     assert hp.layer_lr_decay == 0.85
     assert choose(model_class="lstm").hp.layer_lr_decay == 1
@@ -76,7 +76,7 @@ def test_a_setting_without_effect_is_not_chosen():
 def test_best_trains_several_networks_unless_a_search_does():
     assert choose(preset="best").hp.ensemble == 4
     assert choose().hp.ensemble == 1
-    hp, lines = choose(preset="best", tuning={"trials": 2})
+    hp, lines, _ = choose(preset="best", tuning={"trials": 2})
     assert hp.ensemble == 1
     assert not any("ensemble" in line for line in lines)
 
@@ -86,7 +86,7 @@ def test_the_older_name_of_the_defaults_is_accepted():
 
 
 def test_best_trains_one_network_on_several_hosts_and_says_why():
-    hp, lines = choose_settings(
+    hp, lines, _ = choose_settings(
         GivenSettings({"model_class": "multimodal_bert", "preset": "best", **COLUMNS}, {}), hosts=2
     )
     assert (hp.ensemble, hp.companion) == (1, True)
@@ -94,12 +94,12 @@ def test_best_trains_one_network_on_several_hosts_and_says_why():
 
 
 def test_a_value_of_the_user_is_shown_as_it_is_used():
-    _, lines = choose(companion="false")
+    _, lines, _ = choose(companion="false")
     assert any(line.endswith("not chosen, because you set it to false") for line in lines)
 
 
 def test_the_log_says_which_settings_a_search_takes_from_its_space():
-    _, lines = choose(tuning={"space": {"lr": [1e-3, 2e-3]}, "metric": "val/loss"})
+    _, lines, _ = choose(tuning={"space": {"lr": [1e-3, 2e-3]}, "metric": "val/loss"})
     assert (
         "preset recommended: lr=0.0001, because an encoder is pretrained; the search takes it from tuning.space"
         in lines
@@ -116,7 +116,7 @@ def test_the_log_says_which_settings_a_search_takes_from_its_space():
     ],
 )
 def test_a_space_may_need_what_the_preset_chooses(space):
-    hp, lines = choose(tuning={"space": space})
+    hp, lines, _ = choose(tuning={"space": space})
     assert (hp.numeric_embedding, hp.reinit_layers) == ("piecewise_linear", 0)
     assert any("numeric_embedding=" in line and "not chosen" not in line for line in lines)
     with pytest.raises(ContractError, match=r"tuning\.space"):
@@ -193,7 +193,7 @@ def test_the_longest_trial_has_the_epochs_that_the_preset_chooses_in_it(settings
 
 
 def test_random_encoders_are_small_and_get_a_higher_rate():
-    hp, _ = choose(tokenizer="from_scratch")
+    hp, *_ = choose(tokenizer="from_scratch")
     assert (hp.lr, hp.encoder_config["hidden_size"]) == (2e-3, 64)
     assert choose().hp.lr == 1e-4
 
@@ -208,7 +208,7 @@ def test_the_number_of_epochs_follows_from_the_rows(rows, epochs):
     [("from_scratch", 1_499, (6, 8)), ("from_scratch", 1_500, (4, 32)), ("pretrained", 1_499, (4, 8))],
 )
 def test_training_takes_more_steps_where_rows_are_few(tokenizer, rows, expected):
-    hp, _ = choose(DataFacts(rows, (rows // 2, rows // 2), (9, 9)), tokenizer=tokenizer)
+    hp, *_ = choose(DataFacts(rows, (rows // 2, rows // 2), (9, 9)), tokenizer=tokenizer)
     assert (hp.max_epochs, hp.batch_size) == expected
 
 
@@ -226,7 +226,7 @@ def test_the_log_compares_the_users_number_of_epochs_with_one_value_only():
 
 
 def test_rare_classes_weigh_more_by_the_square_root_of_their_share():
-    hp, lines = choose(FACTS, **MULTICLASS)
+    hp, lines, _ = choose(FACTS, **MULTICLASS)
     assert hp.class_weights == pytest.approx([0.609, 2.041, 4.082], abs=1e-3)
     assert any("the rarest class has 20 of 1000 rows" in line for line in lines)
     assert choose(DataFacts(900, (300, 300, 300), (9, 9, 9)), **MULTICLASS).hp.class_weights is None
@@ -240,7 +240,7 @@ def test_a_class_without_rows_needs_no_weight():
 
 def test_two_classes_by_name_are_treated_as_two_classes():
     two = {**MULTICLASS, "num_classes": 2, "multiclass_categories": ["a", "b"]}
-    hp, _ = choose(DataFacts(1_000, (980, 20), (90, 2)), **two)
+    hp, *_ = choose(DataFacts(1_000, (980, 20), (90, 2)), **two)
     assert (hp.class_weights, hp.early_stop_metric) == (None, "val/auroc")
 
 
@@ -255,7 +255,7 @@ def test_facts_of_the_data_change_no_setting_that_invalidates_prepared_data():
 
 
 def test_the_chosen_configuration_is_the_same_when_it_is_read_again():
-    hp, _ = choose(FACTS, pooling="first", **MULTICLASS)
+    hp, *_ = choose(FACTS, pooling="first", **MULTICLASS)
     assert parse_hyperparameters(hp.model_dump(mode="json")) == hp
 
 

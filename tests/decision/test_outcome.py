@@ -14,7 +14,7 @@ from container.decision.decision import Decision
 from container.predictor import Predictor
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
-from testing.jobs import ONE_LAYER, failure_line, metrics, run_train, table, write_job
+from testing.jobs import ONE_LAYER, failure_line, log_of, metrics, run_train, table, write_job
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ def three_classes(tmp_path_factory: pytest.TempPathFactory) -> JobPaths:
 @pytest.fixture(params=["calibrated_job", "three_classes"])
 def job(request: pytest.FixtureRequest) -> FinishedJob:
     paths = request.getfixturevalue(request.param)
-    return FinishedJob(paths, (paths.root / "train.log").read_text(), 3 if request.param == "three_classes" else 2)
+    return FinishedJob(paths, log_of(paths), 3 if request.param == "three_classes" else 2)
 
 
 @pytest.mark.parametrize("backend", ["onnx", "torch"])

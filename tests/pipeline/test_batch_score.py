@@ -316,6 +316,12 @@ def test_records_of_csv_are_joined_with_their_scores(package, expected, tmp_path
 def test_a_file_that_cannot_be_scored_is_named_with_the_lines(package, tmp_path, section, text, cause):
     with pytest.raises(StepFailed, match=cause):
         scored(package, tmp_path, {"a.txt": text}, **section)
+    assert not list(tmp_path.rglob("a.txt.out"))
+
+
+def test_a_file_whose_name_shows_another_format_is_refused_before_the_server_starts(tmp_path):
+    with pytest.raises(StepFailed, match="a.csv: its name shows text/csv, .* Set content_type to text/csv"):
+        scored(tmp_path, tmp_path, {"a.csv": "hello\n"})
 
 
 def test_a_server_that_ends_before_its_first_answer_is_named(tmp_path, monkeypatch):

@@ -116,7 +116,7 @@ def test_a_mapping_may_override_a_key_that_it_merges():
         ({"registration": {"inference_instances": ["m5.large"]}}, "registration.inference_instances.0: 'm5.large'"),
         ({"registration": {"approval": "approved"}}, "registration.approval: 'approved'"),
         ({"tuning": {"space": {"lr": {"low": 1e-3}}}}, "tuning.space.lr.high: is missing in"),
-        ({"tuning": {"space": {"lr": {"lov": 1e-3}}}}, "tuning.space.lr.low: is missing in"),
+        ({"tuning": {"space": {"lr": {"lov": 1e-3}}}}, "tuning.space.lr.lov: unknown key in"),
         ({"tuning": {"space": {"lr": {"low": 1, "high": 2, "scal": 3}}}}, "tuning.space.lr.scal: unknown key in"),
         ({"tuning": {"space": {"lr": 0.1}}}, "is invalid: Input should be a list of values, or an object with low"),
         ({"registration": {"caveats": "x" * 5000}}, "registration.caveats"),

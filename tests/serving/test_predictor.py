@@ -247,3 +247,39 @@ def test_a_threshold_for_more_than_two_classes_is_an_error_when_the_folder_is_lo
     )
     with pytest.raises(ContractError, match=r"decision\.json: has a threshold, but preprocessing\.json has 3 class"):
         Predictor(Preprocessor(fitted, {}), Tokens(), decision=decision, batch_size=8)._check_model(Path("model"))
+
+
+ZIPS = [f"{i % 40:04d}" for i in range(200)]  # 0000 to 0039
+
+
+@pytest.fixture
+def by_zip(tmp_path):
+    preprocessor, _ = fit(tmp_path / "fit", table(200, c=ZIPS))
+    return Predictor(preprocessor, Even(), decision=Decision(), batch_size=8)
+
+
+class Even:
+    def probabilities(self, records, indices):
+        return np.full((len(records), 2), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("values", "warned"),
+    [
+        (list(range(10, 30)), True),  # a zip code that pandas read as a number
+        (["0010"] * 11 + [7] * 9, False),
+        (["0010"] * 10 + [7] * 10, True),
+        ([None] * 100 + ["0010"] * 10 + [7] * 9, False),
+        (list(range(19)), False),
+    ],
+)
+def test_a_column_of_mostly_unknown_categories_is_a_warning_with_examples_of_both_sides(by_zip, caplog, values, warned):
+    rows = table(len(values), c=[None if value is None else str(value) for value in values])
+    by_zip.predict(rows)
+    by_zip.predict(rows)
+    found = [message for message in caplog.messages if "the training data lacks" in message]
+    assert len(found) == warned
+    if warned:
+        assert found[0].startswith("column 'c': ")
+        assert "such as '7'; it has" in found[0] or "such as '10', '11', '12', '13'; it has" in found[0]
+        assert "it has '0000', '0001', '0002', '0003'." in found[0]

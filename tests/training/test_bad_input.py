@@ -18,6 +18,7 @@ from pipeline.__main__ import main as pipeline
 from testing.jobs import (
     NO_DROPOUT,
     failure_line,
+    log_of,
     run_train,
     table,
     write_hyperparameters,
@@ -217,7 +218,7 @@ def test_a_failure_of_an_earlier_run_is_cleared_by_the_next(tmp_path):
 
 @pytest.mark.slow
 def test_duplicate_ids_are_warned_of_and_kept(unusual_job):
-    log = (unusual_job.root / "train.log").read_text()
+    log = log_of(unusual_job)
     assert "train: 1 rows repeat an id" in log
     assert "test: 12 rows repeat an id" in log
     assert "training on 58 records" in log, "2 of 60 have no label"
@@ -243,7 +244,7 @@ def test_an_encoder_that_does_not_fit_its_chunks_is_an_error_before_training(tmp
 
 @pytest.mark.slow
 def test_unlabelled_rows_are_dropped_on_request_and_predicted_in_test(unusual_job):
-    assert "training on 58 records" in (unusual_job.root / "train.log").read_text()
+    assert "training on 58 records" in log_of(unusual_job)
     assert len(pd.read_parquet(unusual_job.output_data / "test_predictions.parquet")) == 24
     assert json.loads((unusual_job.output_data / "metrics.json").read_text())["test/auroc"] is not None
 

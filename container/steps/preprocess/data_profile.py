@@ -46,6 +46,13 @@ class DataProfile:
         self._sampled_bytes = 0
         self._limit = np.iinfo(np.uint64).max
 
+    @property
+    def distinct_ids(self) -> int | None:
+        """Return the number of different ids; None without a column of ids, or if they are only sampled."""
+        if self._id_column is None or self._ids.skipped_bits:
+            return None
+        return self.rows - self._ids.count
+
     def add(self, table: pa.Table, *, hashes: np.ndarray, splits: np.ndarray, labels: np.ndarray) -> None:
         """Add written rows.
 

@@ -31,6 +31,7 @@ from container.tables.part_files import PartFiles, find_part_files, read_signatu
 from container.tables.values import keys
 from container.tables.writer import TableWriter
 from contracts.errors import ContractError
+from contracts.spelling import counted
 from contracts.steps import TabularPreprocessingSettings, processed_file, splits_of
 
 logger = logging.getLogger(__name__)
@@ -254,6 +255,13 @@ def _check_rows(step: StepRun, profile: DataProfile, written: dict[str, int]) ->
         dropped = f": all {profile.dropped} have no label" if profile.dropped else ""
         raise ContractError(f"{step.required_input('DATA')}: has no rows{dropped}", "Provide a table with rows.")
     empty = [name for name, rows in written.items() if not rows]
+    distinct = profile.distinct_ids
+    if empty and distinct is not None and distinct < profile.rows and settings.group_field is None:
+        raise ContractError(
+            f"ID_FIELD: column {settings.id_field!r} has {counted(distinct, 'distinct id')} in {profile.rows} rows. "
+            f"Rows of one id stay in one split, so split {empty[0]} has no rows",
+            "Name a column of different ids, or leave ID_FIELD out to split by a hash of the whole row.",
+        )
     if empty:
         together = "; rows of one group or time stay together" if settings.group_field or settings.time_field else ""
         raise ContractError(

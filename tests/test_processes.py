@@ -1,0 +1,51 @@
+"""The log of a job: what is printed, and what only its file contains."""
+
+import io
+import logging
+import sys
+
+import pytest
+
+from container.log_once import log_detail
+from container.processes import log_to_file, set_up_logging
+
+
+@pytest.fixture
+def printed(monkeypatch):
+    """The text that the log prints; the handlers of pytest are put back afterwards."""
+    root, text = logging.getLogger(), io.StringIO()
+    handlers, level = list(root.handlers), root.level
+    monkeypatch.setattr(sys, "stdout", text)
+    set_up_logging()
+    yield text
+    root.handlers[:], root.level = handlers, level
+
+
+def test_details_are_in_the_file_alone(printed, tmp_path):
+    log_to_file(tmp_path / "output/data/log.txt")
+    logging.getLogger("container.x").info("trained")
+    log_detail(logging.getLogger("container.x"), "imputed %d", 3)
+    assert [line.split(" ", 1)[1] for line in printed.getvalue().splitlines()] == ["trained"]
+    in_file = (tmp_path / "output/data/log.txt").read_text().splitlines()
+    assert [line[24:] for line in in_file] == ["trained", "imputed 3"]
+
+
+def test_without_a_file_details_are_printed(printed):
+    log_detail(logging.getLogger("container.x"), "imputed %d", 3)
+    assert "imputed 3" in printed.getvalue()
+
+
+def test_a_second_run_appends(printed, tmp_path):
+    for text in ("first", "second"):
+        set_up_logging()
+        log_to_file(tmp_path / "log.txt")
+        logging.getLogger("container.x").info(text)
+    assert [line[24:] for line in (tmp_path / "log.txt").read_text().splitlines()] == ["first", "second"]
+
+
+def test_a_file_that_cannot_be_written_does_not_end_the_job(printed, tmp_path):
+    (tmp_path / "output").touch()
+    log_to_file(tmp_path / "output/log.txt")
+    logging.getLogger("container.x").info("trained")
+    assert "output/log.txt cannot be written" in printed.getvalue()
+    assert "trained" in printed.getvalue()
