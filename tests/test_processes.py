@@ -14,14 +14,14 @@ from container.processes import log_to_file, set_up_logging
 def printed(monkeypatch):
     """The text that the log prints; the handlers of pytest are put back afterwards."""
     root, text = logging.getLogger(), io.StringIO()
-    handlers, level = list(root.handlers), root.level
+    handlers = list(root.handlers)
     monkeypatch.setattr(sys, "stdout", text)
-    set_up_logging()
     yield text
-    root.handlers[:], root.level = handlers, level
+    root.handlers[:] = handlers
 
 
 def test_details_are_in_the_file_alone(printed, tmp_path):
+    set_up_logging()
     log_to_file(tmp_path / "output/data/log.txt")
     logging.getLogger("container.x").info("trained")
     log_detail(logging.getLogger("container.x"), "imputed %d", 3)
@@ -31,6 +31,7 @@ def test_details_are_in_the_file_alone(printed, tmp_path):
 
 
 def test_without_a_file_details_are_printed(printed):
+    set_up_logging()
     log_detail(logging.getLogger("container.x"), "imputed %d", 3)
     assert "imputed 3" in printed.getvalue()
 
@@ -44,6 +45,7 @@ def test_a_second_run_appends(printed, tmp_path):
 
 
 def test_a_file_that_cannot_be_written_does_not_end_the_job(printed, tmp_path):
+    set_up_logging()
     (tmp_path / "output").touch()
     log_to_file(tmp_path / "output/log.txt")
     logging.getLogger("container.x").info("trained")
