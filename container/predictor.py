@@ -52,6 +52,17 @@ class Predictor:
     Attributes:
         class_labels: the label of each probability column.
         decision: maps logits to probabilities, and probabilities to decisions.
+
+    Example:
+        >>> predictor = Predictor.load(model_folder)
+        >>> predictor.feature_inputs
+        ('chat', 'price', 'quantity', 'color')
+        >>> records = [{"chat": "very happy", "price": 30.0, "quantity": 2, "color": "green"}]
+        >>> probabilities = predictor.predict(records)  # [N, K]
+        >>> probabilities.shape
+        (1, 2)
+        >>> predictor.decide(records)[0] in predictor.class_labels
+        True
     """
 
     def __init__(
@@ -85,6 +96,7 @@ class Predictor:
         """Load the model folder of a completed job. The calibration.json of a package is applied by servers only.
 
         Args:
+            model_dir: the folder model/ of the job.
             backend: onnx does not need torch.
             variant: serve model.fused.onnx or model.int8.onnx instead of model.onnx.
             batch_size: the most records in a batch. With int8 every batch has one record: its scales depend on all

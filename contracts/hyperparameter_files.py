@@ -58,7 +58,22 @@ class GivenSettings(NamedTuple):
 
 
 def load_hyperparameters(paths: JobPaths) -> Hyperparameters:
-    """Return the job's configuration: the defaults, then its preset, then the files; errors as in `read_settings`."""
+    """Return the job's configuration: the defaults, then its preset, then the files.
+
+    Args:
+        paths: the layout of the job; `paths.hyperparameter_files` lists the files that are read.
+
+    Raises:
+        ContractError: a file is damaged, a key is unknown or missing, or a value is invalid or contradicts another one.
+
+    Example:
+        >>> paths = JobPaths.resolve(root)
+        >>> paths.config.mkdir(parents=True)
+        >>> given = {"id_name": "id", "label_name": "sold", "text_name": "review", "model_class": "bert", "lr": "1e-4"}
+        >>> _ = (paths.config / "hyperparameters.json").write_text(json.dumps(given))
+        >>> load_hyperparameters(paths).lr
+        0.0001
+    """
     return choose_settings(read_settings(paths)).hp
 
 

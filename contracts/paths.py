@@ -20,6 +20,11 @@ class JobPaths:
         aliases: names of CHANNEL_ALIASES that channels of the job have.
         checkpoint_folder: that of the job's request; None: checkpoints/.
         tensorboard_folder: that of the job's request; None: output/tensorboard/.
+
+    Example:
+        >>> paths = JobPaths.resolve("/opt/ml")
+        >>> str(paths.channel("train")), str(paths.model)
+        ('/opt/ml/input/data/train', '/opt/ml/model')
     """
 
     root: Path

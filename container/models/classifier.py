@@ -27,6 +27,16 @@ class Classifier(nn.Module):
     Attributes:
         text_indices: indices of the batch's texts that `branches` read; a subset only with branch parallelism.
         exchange: returns the features of all texts from those of `branches`; the identity without branch parallelism.
+
+    Example:
+        Four records with one, two, one and one chunks of text, and three numbers; `build_classifier` makes a classifier
+        from hyperparameters, and `load_classifier` from a model folder.
+
+        >>> batch = packed_batch([[5], [3, 2], [4], [6]], tabular_dim=3)
+        >>> classifier(batch).shape  # logits [B, K]
+        torch.Size([4, 2])
+        >>> [features.shape for features in classifier.encode(batch)]  # [B, H] of each text
+        [torch.Size([4, 12])]
     """
 
     def __init__(

@@ -1,4 +1,14 @@
-"""Define the four functions that SageMaker's inference containers call; this project's server calls the same code."""
+"""Define the four functions that SageMaker's inference containers call; this project's server calls the same code.
+
+Example:
+    >>> model = model_fn(model_folder)
+    >>> request = input_fn('{"chat": "very happy", "price": 30.0, "quantity": 2, "color": "green"}', "application/json")
+    >>> body, content_type = output_fn(predict_fn(request, model), "application/json")
+    >>> content_type
+    'application/json'
+    >>> sorted(json.loads(body)["predictions"][0])
+    ['predicted_label', 'probabilities']
+"""
 
 import os
 from functools import cache
@@ -19,6 +29,9 @@ def settings() -> ServingSettings:
 def model_fn(model_dir: str) -> ServedModel:
     """Load the unpacked package.
 
+    Args:
+        model_dir: folder of the unpacked model.tar.gz.
+
     Raises:
         ContractError: a missing or damaged artifact, or an invalid setting.
     """
@@ -28,6 +41,10 @@ def model_fn(model_dir: str) -> ServedModel:
 def input_fn(request_body: bytes | str, content_type: str | None) -> Request:
     """Read a request's body: CSV, JSON, JSON Lines or Parquet.
 
+    Args:
+        request_body: N records, as bytes or as text.
+        content_type: the header Content-Type; None: JSON.
+
     Raises:
         RequestError: 400, 413 or 415.
     """
@@ -36,7 +53,7 @@ def input_fn(request_body: bytes | str, content_type: str | None) -> Request:
 
 
 def predict_fn(data: Request, model: ServedModel) -> Prediction:
-    """Return the class probabilities and the decided class of each record.
+    """Return the class probabilities [N, K] and the decided class [N] of each record.
 
     Raises:
         RequestError: 400, a column or every record is missing, or a value of a numeric column is not a number.
@@ -46,6 +63,9 @@ def predict_fn(data: Request, model: ServedModel) -> Prediction:
 
 def output_fn(prediction: Prediction, accept: str | None = JSON) -> tuple[bytes, str]:
     """Return the response in the format that the client prefers, and its Content-Type.
+
+    Args:
+        accept: the header Accept.
 
     Raises:
         RequestError: 406, an unsupported format.

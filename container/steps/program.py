@@ -84,6 +84,22 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
 
     The first line of output/message is the cause of a failure. Outputs of an earlier run are removed first, and outputs
     of a failed run last, so that no other step reads incomplete outputs.
+
+    Args:
+        command: a key of PROGRAMS.
+        root: the folder with the layout of /opt/ml.
+        arguments: command line arguments by name, as in the step's contract.
+        environment: the settings of the step; other variables are ignored.
+
+    Example:
+        >>> run_step("load-data", root, {}, {"GENERATE_ROWS": "100"})
+        0
+        >>> sorted(path.name for path in (root / "processing" / "output").iterdir())
+        ['data', 'metadata', 'signature']
+        >>> run_step("load-data", root, {}, {"GENERATE_ROWS": "many"})
+        1
+        >>> (root / "output" / "message").read_text().partition(": Input")[0]
+        "environment variable GENERATE_ROWS: 'many' is invalid"
     """
     set_up_logging()
     if os.getuid() == 0:
