@@ -44,7 +44,7 @@ RANDOM = (
 )
 COLUMNS = (
     *("search", "trials", "complete", "pruned", "best val AUROC", "test AUROC of the winner"),
-    *("steps saved", "first step after the last trial's end", "whole search", "kills"),
+    *("steps saved", "first step after a trial's begin", "whole search", "kills"),
 )
 LOG = "tune.log"
 _ENDED = re.compile(r"trial (\d+) (?:complete|pruned|fail): ")
@@ -71,7 +71,7 @@ def main() -> int:
         seconds, kills = _run(paths, sampler=name, kills=arguments.kills if name == "killed" else 0)
         study = TuningStudy(paths, load_hyperparameters(paths), num_workers=1)
         trials[name] = [
-            {"state": each.state, "value": each.value, "settings": each.params, "validations": each.intermediate_values}
+            {"state": each.state, "value": each.value, "settings": each.drawn, "validations": each.best_values}
             for each in study.trials
         ]
         rows.append((*_row(name, paths, study, seconds), str(kills)))
@@ -145,14 +145,13 @@ def _row(name: str, paths: JobPaths, study: TuningStudy, seconds: float) -> tupl
 
 
 def _latency(paths: JobPaths, study: TuningStudy) -> str:
-    """Return the median time from the end of a trial to the first optimizer step of the next."""
-    found: list[Any] = []
-    for before, trial in zip(study.trials, study.trials[1:]):
+    """Return the median time from the begin of a trial, after that of another one, to its first optimizer step."""
+    found: list[float] = []
+    for trial in study.trials[1:]:
         log = paths.tuning / f"trial-{trial.number:04d}" / "log.txt"
         first = _FIRST_STEP.search(log.read_text()) if log.is_file() else None
-        if first and before.datetime_complete and trial.datetime_start:
-            waited = (trial.datetime_start - before.datetime_complete).total_seconds()
-            found.append(waited + float(first[1]))
+        if first:
+            found.append(float(first[1]))
     return f"{statistics.median(found):.1f} s" if found else "-"
 
 

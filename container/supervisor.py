@@ -1,12 +1,10 @@
 """Run a training job on this host; one process per host, without torch.
 
-Contracts -> other hosts -> prepare -> workers -> verify -> exit code.
+The phases: resolve the settings, meet the other hosts, prepare the data, produce the model, finish, agree on the end.
 """
 
 import contextlib
 import fcntl
-import hashlib
-import json
 import logging
 import os
 import shutil
@@ -16,11 +14,12 @@ import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from container.agreement import agree_on_verdict, check_same_data, meet_hosts
 from container.decision.val_labels import check_val_labels
 from container.errors import AnotherJobError, HostTrouble, MemberFailed, StoppedBeforeTraining
 from container.failure import Failure, clear_failure, write_failure
@@ -33,6 +32,7 @@ from container.hosts.network import check_interfaces
 from container.hosts.topology import Topology
 from container.hosts.worker_environment import sm_variables
 from container.job import Job, JobKind, Member, Scratch
+from container.launch.run_queue import NETWORKS, show_curves
 from container.launch.workers import StopHandler, Workers
 from container.preflight import check_before_preparing, choose_job_settings, processes_per_host
 from container.preprocessing.infer_classes import with_classes_of_train
@@ -41,15 +41,16 @@ from container.preprocessing.prepared import PreparedData
 from container.processes import log_to_file, set_up_logging
 from container.timeline import Timeline
 from container.tracking.process import send_results
-from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints, remove_old_checkpoints
+from container.training.checkpoint_files import clear_checkpoints, remove_old_checkpoints
 from container.training.identity import check_resumable
 from container.tuning.ensemble import train_members
+from container.verdict import COMPLETED, FAILED, STOPPED, Verdict, verdict_on
 from contracts import artifacts
-from contracts.errors import ContractError
 from contracts.hyperparameter_files import TRAINING_JOB, GivenSettings, read_settings, with_own_checkpoints
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import check_writable, exists
 from contracts.local_paths import with_local_paths
+from contracts.other_programs import remove_folder
 from contracts.paths import JobPaths
 from contracts.presets import DataFacts
 
@@ -57,16 +58,60 @@ logger = logging.getLogger(__name__)
 
 _LOCK = ".lock"
 _RESERVED = 1 << 15  # bytes of the lock file, freed for the failure files when the disk is full
-COMPLETED, FAILED, STOPPED = 0, 1, 128 + signal.SIGTERM
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """The end of the job, decided by the first host for all hosts."""
+class _Host:
+    """What every phase of the job uses on this host."""
 
-    exit_code: int
-    failure: Failure | None = None
-    where: str = ""
+    scratch: Scratch
+    control: Control
+    stop: StopHandler
+    timeline: Timeline
+
+    @property
+    def topology(self) -> Topology:
+        return self.control.topology
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """The settings of the job, and what a search has trained.
+
+    Attributes:
+        given: what the user set; a preset chooses other settings.
+        hosts: number of hosts.
+        first: the folder of the best trial, which is the first network of several.
+    """
+
+    paths: JobPaths
+    given: GivenSettings
+    hp: Hyperparameters
+    hosts: int
+    num_gpus: int
+    kind: JobKind = "whole"
+    first: Path | None = None
+
+    @property
+    def num_workers(self) -> int:
+        return processes_per_host(self.hp, num_gpus=self.num_gpus)
+
+    def check(self) -> None:
+        """Run every check of the settings of the training that needs no data."""
+        check_before_preparing(self.paths, self.hp, hosts=self.hosts, per_host=self.num_workers)
+
+    def check_checkpoints(self, prepared: PreparedData | None = None) -> None:
+        """Compare the settings, and the data once it is prepared, with the checkpoints that one network resumes."""
+        if self.hp.resume and self.hp.num_members == 1:
+            check_resumable(self.hp, self.paths.checkpoints, given=self.given.values, prepared=prepared)
+
+    def with_facts(self, prepared: PreparedData) -> "_Plan":
+        """Return the plan with the settings that a preset chooses by the data; those of a trial have been chosen."""
+        if self.kind == "winner":
+            return self
+        facts = DataFacts.read(prepared.summary)
+        hp = choose_job_settings(self.paths, self.given, facts, hosts=self.hosts, num_gpus=self.num_gpus)
+        return replace(self, hp=hp)
 
 
 def train(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None, fresh: bool = False) -> int:
@@ -101,19 +146,14 @@ def train(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None, fresh: bo
                 clear_failure(paths)
                 if topology.leads:
                     log_to_file(paths.output_data / artifacts.LOG)
-                given = partial(read_settings, tuning=tuning, fresh=fresh)
-                return _train(
-                    paths, Scratch(Path(scratch)), timeline=timeline, stop=stop, control=control, read_given=given
-                )
+                host = _Host(Scratch(Path(scratch)), control, stop, timeline)
+                return _run(paths, host, partial(read_settings, tuning=tuning, fresh=fresh))
         except AnotherJobError as error:
             print(error, file=sys.stderr, flush=True)  # the failure files belong to the other job
             return FAILED
-        except HostTrouble as trouble:
+        except (HostTrouble, MemberFailed) as error:
             stop.interrupts = False
-            return _fail(paths, trouble.failure)
-        except MemberFailed as failed:
-            stop.interrupts = False
-            return _fail(paths, failed.failure)
+            return _fail(paths, error.failure)
         except StoppedBeforeTraining as stopped:
             if control is not None:
                 control.publish(HOST_STOPS, True)
@@ -140,77 +180,115 @@ def _hear(control: Control | None, stop: StopHandler, key: str) -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
-def _train(
-    paths: JobPaths,
-    scratch: Scratch,
-    *,
-    timeline: Timeline,
-    stop: StopHandler,
-    control: Control,
-    read_given: Callable[[JobPaths], GivenSettings],
-) -> int:
-    paths = find_channels(paths)
-    given = with_classes_of_train(read_given(paths), paths)
-    topology = control.topology
-    num_gpus = count_gpus()
-    check_interfaces(os.environ, num_gpus=num_gpus)
-    choose = partial(choose_job_settings, paths, given, hosts=topology.size, num_gpus=num_gpus)
-    hp = choose()
-    if topology.leads and os.environ.get(TRAINING_JOB):
-        _warn_about_interruptions(paths, hp)
-    kind: JobKind = "whole"
-    check_channels(paths, topology)
-    if hp.tuning is not None:
-        from container.tuning.search import search  # imports Optuna, which few jobs need
+def _run(paths: JobPaths, host: _Host, read_given: Callable[[JobPaths], GivenSettings]) -> int:
+    """Run the phases of the job; return its exit code."""
+    plan = _resolve(find_channels(paths), host, read_given)
+    meet_hosts(host.control, plan.hp, plan.num_workers)
+    if host.topology.size > 1:
+        host.timeline.mark("meet hosts")
+    if plan.hp.tuning is not None:
+        plan = _search(plan)
+        host.timeline.mark("search")
+    job, failure = _produce(plan, host)
+    return _end(job, host, agree_on_verdict(host.control, _finish(job, host, failure)))
 
-        hp = search(paths, hp, given, num_gpus=num_gpus, stop=stop)
-        kind = "winner"
-        timeline.mark("search")
-    num_workers = processes_per_host(hp, num_gpus=num_gpus)
-    check_before_preparing(paths, hp, hosts=topology.size, per_host=num_workers)
-    resumes = hp.resume and kind == "whole" and hp.num_members == 1
-    if resumes:
-        check_resumable(hp, paths.checkpoints, given=given.values)
-    timeline.mark("read contracts")
-    _meet_hosts(control, hp, num_workers)
-    if topology.size > 1:
-        timeline.mark("meet hosts")
+
+def _resolve(paths: JobPaths, host: _Host, read_given: Callable[[JobPaths], GivenSettings]) -> _Plan:
+    """Read the settings, and check all that needs no data."""
+    given = with_classes_of_train(read_given(paths), paths)
+    hosts, num_gpus = host.topology.size, count_gpus()
+    check_interfaces(os.environ, num_gpus=num_gpus)
+    plan = _Plan(paths, given, choose_job_settings(paths, given, hosts=hosts, num_gpus=num_gpus), hosts, num_gpus)
+    if host.topology.leads and os.environ.get(TRAINING_JOB):
+        _warn_about_interruptions(paths, plan.hp)
+    check_channels(paths, host.topology)
+    if plan.hp.tuning is None:
+        plan.check()
+        plan.check_checkpoints()
+    host.timeline.mark("read contracts")
+    return plan
+
+
+def _search(plan: _Plan) -> _Plan:
+    """Search for the best settings; return the plan of the job that makes the model, in the folder of the best trial.
+
+    The job goes on from the trial's checkpoints, and has no step left; or the trial is the first of several networks.
+    """
+    from container.tuning.search import search  # imports Optuna, which few jobs need
+
+    best = search(plan.paths, plan.hp, plan.given, num_gpus=plan.num_gpus)
+    several = best.hp.num_members > 1
+    checkpoints = best.folder / NETWORKS if several else JobPaths(best.folder).checkpoints
+    show_curves(plan.paths, [best.folder])
+    paths = replace(plan.paths, checkpoint_folder=checkpoints, trial="")
+    winner = replace(plan, paths=paths, hp=best.hp, kind="winner", first=best.folder if several else None)
+    winner.check()
+    return winner
+
+
+def _prepare(plan: _Plan, host: _Host, *, on_inputs: Callable[[], None]) -> tuple[_Plan, PreparedData]:
+    """Prepare the data, or find it; remove the checkpoints of earlier runs if the job starts over.
+
+    Args:
+        on_inputs: see `prepare_data`.
+    """
+    prepared = prepare_data(plan.paths, plan.hp, on_inputs=on_inputs)
+    check_val_labels(plan.hp, prepared.summary["splits"]["val"]["classes"])
+    check_same_data(host.control, prepared)
+    if not plan.hp.resume:
+        clear_checkpoints(plan.paths.checkpoints)
+        if plan.hp.num_members > 1:
+            remove_folder(plan.paths.ensemble)
+    host.timeline.mark("prepare data")
+    plan = plan.with_facts(prepared)
+    plan.check_checkpoints(prepared)
+    return plan, prepared
+
+
+def _produce(plan: _Plan, host: _Host) -> tuple[Job, Failure | None]:
+    """Train the model and write its artifacts; return the job, and the failure of the workers.
+
+    The workers of a job with one network start while the data is prepared; otherwise the networks train first.
+    """
+    several = plan.hp.num_members > 1
+    variables = sm_variables(plan.paths, plan.hp, host.topology, num_gpus=plan.num_gpus)
     members: tuple[Member, ...] = ()
-    if hp.num_members > 1:
-        prepared = prepare_data(paths, hp)
-        if kind == "whole":
-            hp = choose(DataFacts.read(prepared.summary))
-        members = train_members(paths, hp, prepared, num_gpus=num_gpus)
-        timeline.mark("train networks")
-    variables = sm_variables(paths, hp, topology, num_gpus=num_gpus)
-    with Workers(scratch, control, num_workers=num_workers, stop=stop, variables=variables) as workers:
-        prepared = prepare_data(paths, hp, on_inputs=workers.start)
-        check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
-        _check_same_data(control, prepared)
-        if not hp.resume:
-            clear_checkpoints(paths.checkpoints)
-        timeline.mark("prepare data")
-        if kind == "whole":
-            hp = choose(DataFacts.read(prepared.summary))
-        if resumes:
-            check_resumable(hp, paths.checkpoints, given=given.values, prepared=prepared)
-        job = Job(paths, hp, scratch, prepared.folder, timeline, kind, members)
-        stop.interrupts = False
-        failure = workers.run(job)
-    own = _verdict(job, failure, stop) if topology.leads else None
-    if own is not None and own.exit_code == COMPLETED:
-        send_results(paths, hp, stopping=lambda: stop.requested)
-    verdict = _agree_verdict(control, own)
+    with Workers(
+        host.scratch, host.control, num_workers=plan.num_workers, stop=host.stop, variables=variables
+    ) as workers:
+        plan, prepared = _prepare(plan, host, on_inputs=(lambda: None) if several else workers.start)
+        if several:
+            members = train_members(plan.paths, plan.hp, prepared, num_gpus=plan.num_gpus, first=plan.first)
+            host.timeline.mark("train networks")
+            workers.start()
+        job = Job(plan.paths, plan.hp, host.scratch, prepared.folder, host.timeline, plan.kind, members)
+        host.stop.interrupts = False
+        return job, workers.run(job)
+
+
+def _finish(job: Job, host: _Host, failure: Failure | None) -> Verdict | None:
+    """Verify the artifacts and send the results to MLflow; return the verdict, or None on all hosts but the first."""
+    if not host.topology.leads:
+        return None
+    verdict = verdict_on(job, failure, host.stop)
+    if verdict.exit_code == COMPLETED:
+        send_results(job.paths, job.hp, stopping=lambda: host.stop.requested)
+    return verdict
+
+
+def _end(job: Job, host: _Host, verdict: Verdict) -> int:
+    """Write or log how the job has ended; return its exit code."""
+    paths = job.paths
     if verdict.failure is not None:
         return _fail(paths, verdict.failure)
     if verdict.exit_code == STOPPED:
         return _stopped(paths, verdict.where)
-    for folder in (paths.checkpoints, *(member.checkpoints for member in members)):
-        remove_old_checkpoints(folder, keep=hp.keep_checkpoints, uploads=False)
+    for folder in (paths.checkpoints, *(member.checkpoints for member in job.members)):
+        remove_old_checkpoints(folder, keep=job.hp.keep_checkpoints, uploads=False)
     where = f"model in {paths.model}, report in {paths.output_data / artifacts.REPORT}"
-    if not topology.leads:
-        where = f"host {topology.leader} has the model and the report"
-    logger.info("completed in %.0f s: %s", timeline.elapsed(), where)
+    if not host.topology.leads:
+        where = f"host {host.topology.leader} has the model and the report"
+    logger.info("completed in %.0f s: %s", host.timeline.elapsed(), where)
     return COMPLETED
 
 
@@ -224,88 +302,6 @@ def _warn_about_interruptions(paths: JobPaths, hp: Hyperparameters) -> None:
         )
     elif not hp.resume:
         logger.warning("resume=false: after an interruption of spot training, the job begins again at step 0")
-
-
-def _agree_verdict(control: Control, verdict: Verdict | None) -> Verdict:
-    """Return the first host's `verdict`; the other hosts pass None."""
-    content = control.gather("verdict", asdict(verdict) if verdict else None)[control.topology.leader]
-    failure = Failure(**content["failure"]) if content["failure"] else None
-    return Verdict(content["exit_code"], failure, content["where"])
-
-
-def _verdict(job: Job, failure: Failure | None, stop: StopHandler) -> Verdict:
-    """Return the verdict, from the result of rank 0 and the failure of the workers."""
-    paths = job.paths
-    result_file = job.scratch.result_file
-    result = json.loads(result_file.read_text()) if result_file.is_file() else {}
-    # A stop kills workers that are not ready for it, and their peers lose them. Another failure has a cause to report.
-    no_error = failure is None or failure.killed or failure.echo
-    if result.get("status") == "stopped" or (stop.requested and no_error and result.get("status") != "completed"):
-        where = "every network is trained" if job.members else "before a checkpoint"
-        complete = complete_checkpoints(paths.checkpoints) if job.trains else []
-        if complete:
-            where = f"checkpoint {complete[-1].folder.name} is complete"
-        return Verdict(STOPPED, where=where)
-    if failure is not None:
-        return Verdict(FAILED, failure)
-    if result.get("status") != "completed":
-        return Verdict(FAILED, Failure("the workers ended without a result", "Read the log."))
-    missing = _missing_artifacts(paths, result)
-    if missing:
-        failure = Failure(f"{missing} after training ended", "Check whether the disk is full, and run again.")
-        return Verdict(FAILED, failure)
-    return Verdict(COMPLETED)
-
-
-def _meet_hosts(control: Control, hp: Hyperparameters, num_workers: int) -> None:
-    """Connect the hosts; check that they have the same settings and number of processes."""
-    settings = hashlib.sha256(hp.model_dump_json().encode()).hexdigest()[:16]
-    facts = control.connect({"processes": num_workers, "settings": settings})
-    hosts = control.topology.hosts
-    for host in hosts:
-        for name, fix in (
-            ("processes", "Use one instance type, or set nproc_per_node; INSTANCE_GROUP chooses among several groups."),
-            ("settings", "Give every host the same hyperparameters."),
-        ):
-            value, first = facts[host][name], facts[hosts[0]][name]
-            if value != first:
-                raise ContractError(f"{name}: host {host} has {value}, but host {hosts[0]} has {first}", fix)
-    if len(hosts) > 1:
-        logger.info(
-            "%d hosts with %d processes each: %s; this is %s, rank %d", len(hosts), num_workers, ", ".join(hosts),
-            control.topology.current, control.topology.rank,
-        )  # fmt: skip
-
-
-def _check_same_data(control: Control, prepared: PreparedData) -> None:
-    """Check that every host prepared the same rows."""
-    facts = {"rows": dict(prepared.rows), "digests": dict(prepared.digests), "fitted": prepared.fitted.fingerprint}
-    leader = control.topology.leader
-    facts_of = control.gather("prepared", facts)
-    for host in control.topology.hosts:
-        for name in facts:
-            value, first = facts_of[host][name], facts_of[leader][name]
-            if value != first:
-                raise ContractError(
-                    f"channels: host {host} prepared other data than host {leader}: {name} are {value}, not {first}",
-                    "Give every host all files of every channel (S3DataDistributionType FullyReplicated).",
-                )
-
-
-def _missing_artifacts(paths: JobPaths, result: Mapping[str, Mapping[str, int]]) -> str | None:
-    """Return the first artifact that is missing in the result of rank 0 or on disk; None if all are complete."""
-    for folder, required, written in (
-        (paths.model, artifacts.REQUIRED_MODEL_FILES, result["model"]),
-        (paths.output_data, artifacts.REQUIRED_EVALUATION_FILES, result["output"]),
-    ):
-        for name in required:
-            if name not in written:
-                return f"{folder / name} was not written"
-        for name, size in written.items():
-            path = folder / name
-            if not path.is_file() or path.stat().st_size != size:
-                return f"{path} is missing or incomplete"
-    return None
 
 
 def _stopped(paths: JobPaths, where: str) -> int:

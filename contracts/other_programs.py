@@ -20,13 +20,6 @@ def is_foreign(path: Path) -> bool:
     return path.name.startswith(".") or path.name.endswith(MARKERS)
 
 
-def remove_markers(folder: Path) -> None:
-    """Remove the markers in a folder that has moved: in its new place, nothing is uploaded yet."""
-    for ending in MARKERS:
-        for marker in folder.rglob(f"*{ending}"):
-            marker.unlink(missing_ok=True)
-
-
 def remove_folder(folder: Path) -> None:
     """Remove a folder, if it exists, also while another program puts files into it.
 

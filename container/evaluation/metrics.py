@@ -1,15 +1,17 @@
 """Compute classification metrics; an undefined metric is None with a reason, never 0.0."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
 
 from container.evaluation.ranking import Ranking
+from contracts.errors import ContractError
+from contracts.monitored_metric import LOSS
 from contracts.settings.control import METRICS
 
-__all__ = ["METRICS", "MetricValues", "classification_metrics", "decided_classes", "one_vs_rest"]
+__all__ = ["METRICS", "MetricValues", "check_defined", "classification_metrics", "decided_classes", "one_vs_rest"]
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,25 @@ def classification_metrics(
         else:
             values[name], undefined[name] = None, reason
     return MetricValues(values, undefined)
+
+
+def check_defined(metric: str, classes: Mapping[str, int], *, setting: str) -> None:
+    """Raise ContractError if a metric is undefined on val, even for a model without an error.
+
+    Args:
+        metric: as in the history of training, e.g. val/auroc.
+        classes: labelled val records of each class, by label.
+        setting: the hyperparameter that names the metric.
+    """
+    labels = np.repeat(np.arange(len(classes)), list(classes.values()))
+    name = "accuracy" if metric == LOSS else metric.removeprefix("val/")  # both need one label
+    right = np.eye(len(classes))[labels]
+    reason = classification_metrics(labels, right, [name], class_labels=list(classes)).undefined.get(name)
+    if reason is not None:
+        raise ContractError(
+            f"{setting}: {metric} is undefined on val: {reason}",
+            "Add labelled records of the other classes to val, or choose another metric.",
+        )
 
 
 def one_vs_rest(labels: np.ndarray, probabilities: np.ndarray) -> list[tuple[int, np.ndarray, np.ndarray]]:

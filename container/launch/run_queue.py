@@ -2,9 +2,11 @@
 
 import json
 import os
+import re
 import shutil
 import tempfile
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,8 +23,11 @@ from container.training.checkpoint_files import LAST, complete_checkpoints
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
-from contracts.other_programs import MARKERS, remove_folder, remove_markers
+from contracts.other_programs import MARKERS, remove_folder
 from contracts.paths import JobPaths
+
+NETWORKS = "networks"  # folder in that of a trial: the other networks with its settings
+_NAME = re.compile(r"(trial|seed|fold)-\d+")  # of a run's folder
 
 
 @dataclass(frozen=True)
@@ -242,34 +247,29 @@ class RunQueue:
             self._spares[slot] = Run(self.shares, slot, shown=self._shown)
 
 
-def copy_curves(run: JobPaths, paths: JobPaths, *, name: str) -> None:
-    """Copy the TensorBoard files and the profile of a run, if it has them, to folders with its name in the output."""
-    for source, target in zip(_curves(run), _curves(paths)):
-        if source.is_dir():
-            remove_folder(target / name)  # of an earlier run with this name
-            shutil.copytree(source, target / name, ignore=shutil.ignore_patterns(*(f"*{end}" for end in MARKERS)))
+def show_curves(paths: JobPaths, runs: Sequence[Path]) -> None:
+    """Copy the TensorBoard files and the profiles of runs to folders with their names in the job's output.
+
+    Those of earlier runs, which are no longer part of the model, are removed.
+    """
+    for target, sources in (
+        (paths.tensorboard, [JobPaths(run).tensorboard for run in runs]),
+        (_profile(paths), [_profile(JobPaths(run)) for run in runs]),
+    ):
+        for shown in target.glob("*-*"):
+            if _NAME.fullmatch(shown.name):
+                remove_folder(shown)
+        for run, source in zip(runs, sources, strict=True):
+            if source.is_dir():
+                ignored = shutil.ignore_patterns(*(f"*{end}" for end in MARKERS))
+                shutil.copytree(source, target / run.name, ignore=ignored)
 
 
-def remove_curves(paths: JobPaths, *, name: str) -> None:
-    """Remove what `copy_curves` copied for a run that is no longer part of the model."""
-    for folder in _curves(paths):
-        remove_folder(folder / name)
-
-
-def rename_curves(paths: JobPaths, *, name: str, to: str) -> None:
-    """Give what `copy_curves` copied for a run the name that it has as another part of the model."""
-    for folder in _curves(paths):
-        if (folder / name).is_dir() and name != to:
-            remove_folder(folder / to)  # of an earlier run with this name
-            (folder / name).rename(folder / to)
-            remove_markers(folder / to)
-
-
-def _curves(paths: JobPaths) -> tuple[Path, Path]:
-    return paths.tensorboard, paths.output_data / artifacts.PROFILE
+def _profile(paths: JobPaths) -> Path:
+    return paths.output_data / artifacts.PROFILE
 
 
 def remove_run(folder: Path) -> None:
-    """Remove what a run that is no longer needed wrote, except for its log."""
-    for name in ("checkpoints", "output"):
+    """Remove what a run that is no longer needed wrote, except for its log, and the networks trained after it."""
+    for name in ("checkpoints", "output", NETWORKS):
         remove_folder(folder / name)

@@ -7,8 +7,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
@@ -65,17 +65,6 @@ class StopHandler:
         if self.interrupts:
             self.interrupts = False  # a second signal must not interrupt the cleanup after the first
             raise HostTrouble(self.trouble) if self.trouble is not None else StoppedBeforeTraining
-
-    @contextmanager
-    def interrupting(self) -> Iterator[None]:
-        """Let a stop, also an earlier one, interrupt these lines; `interrupts` is off around them."""
-        self.interrupts = True
-        try:
-            if self.requested:
-                raise StoppedBeforeTraining
-            yield
-        finally:
-            self.interrupts = False
 
 
 class Workers:

@@ -1,7 +1,6 @@
-"""Hash everything that prepared data depends on, so that a second run with the same inputs reuses the data."""
+"""Describe the inputs of a job, so that a run with the same inputs reuses prepared data or goes on with a search."""
 
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
@@ -9,11 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from container.preprocessing.fitted import file_digest
+from container.tables.data_files import find_data_files
+from container.text.encoder_source import encoder_files, find_encoder
 from contracts import artifacts
+from contracts.fingerprint import Fingerprint, digest_of_file
 from contracts.hyperparameters import Hyperparameters
-from contracts.input_files import is_foreign
+from contracts.input_files import exists, files_below, is_foreign
 from contracts.model_classes import FROM_SCRATCH
-from contracts.paths import JobPaths
+from contracts.paths import SPLITS, JobPaths
 
 FORMAT_VERSION = 9
 FINGERPRINT_LENGTH = 20
@@ -50,7 +52,7 @@ def input_fingerprint(
     random = any(field.tokenizer == FROM_SCRATCH for field in hp.text_fields) or (
         hp.architecture.uses_table and hp.risk_table_folds > 1 and bool(hp.encoded_categories)
     )
-    described: dict[str, Any] = {
+    parts = {
         "format": FORMAT_VERSION,
         "files": {
             split: [describe(path, paths.channel(split)) for path in paths_of_split]
@@ -64,7 +66,34 @@ def input_fingerprint(
         "flags": {name: os.environ.get(name, "false").lower() for name in FLAGS},
         "precomputed": [describe(path, paths.precomputed_artifacts) for path in precomputed],
     }  # fmt: skip
-    return hashlib.sha256(json.dumps(described, sort_keys=True, default=str).encode()).hexdigest()[:FINGERPRINT_LENGTH]
+    return Fingerprint.of(parts).digest(FINGERPRINT_LENGTH)
+
+
+def input_contents(paths: JobPaths, hp: Hyperparameters, *, encoders: Iterable[str]) -> dict[str, Any]:
+    """Return hashes of the contents of train, val, precomputed artifacts and encoders, and the flags that are set.
+
+    They say which input has changed, also on another machine, where files have other times.
+
+    Args:
+        encoders: values of tokenizer.
+    """
+    folders = {name: find_encoder(name, paths).folder for name in encoders}
+    data = {split: find_data_files(paths.channel(split), getattr(hp, f"{split}_filename")) for split in SPLITS[:2]}
+    precomputed = paths.precomputed_artifacts
+    artifact_files = files_below(precomputed).files if exists(precomputed) else []
+    contents: dict[str, Any] = {
+        f"the encoder {name}": [_content(path) for path in encoder_files(folder)]
+        for name, folder in folders.items()
+        if folder is not None
+    }
+    contents |= {f"the data file {split}/{path.name}": _content(path) for split in data for path in data[split]}
+    contents |= {f"the file {path.relative_to(precomputed.parent)}": _content(path) for path in artifact_files}
+    flags = {f"the variable {name}": os.environ.get(name, "false").lower() for name in FLAGS}
+    return {**contents, **{name: value for name, value in flags.items() if value != "false"}}
+
+
+def _content(path: Path) -> str:
+    return digest_of_file(path)[:FINGERPRINT_LENGTH]
 
 
 def tokenizer_digest(folder: Path) -> str:
@@ -79,8 +108,7 @@ def _files(folder: Path) -> list[Path]:
 
 
 def _describe_content(path: Path, folder: Path) -> Iterable[Any]:
-    with path.open("rb") as file:
-        return [str(path.relative_to(folder)), hashlib.file_digest(file, "sha256").hexdigest()]
+    return [str(path.relative_to(folder)), digest_of_file(path)]
 
 
 def _describe(path: Path, folder: Path) -> Iterable[Any]:

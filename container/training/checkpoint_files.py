@@ -1,4 +1,4 @@
-"""Find, move and remove checkpoints on disk, without torch.
+"""Find and remove checkpoints on disk, without torch.
 
     checkpoints/
       epoch=1-step=120.ckpt/   DCP's files, state.json, manifest.json (names and sizes of these files, written last)
@@ -12,7 +12,6 @@ all of these at any time (contracts/other_programs.py): only the manifest says w
 
 import json
 import logging
-import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from contracts.other_programs import MARKERS, NOT_UPLOADED, remove_folder, remove_in_place, remove_markers
+from contracts.other_programs import MARKERS, NOT_UPLOADED, remove_folder, remove_in_place
 
 logger = logging.getLogger(__name__)
 
@@ -58,16 +57,6 @@ def clear_checkpoints(folder: Path) -> None:
         remove_folder(path)
     for name in (LAST, BEST):
         (folder / name).unlink(missing_ok=True)
-
-
-def move_checkpoints(source: Path, target: Path) -> None:
-    """Move every checkpoint and the files that name one to the folder `target`, or go on after an interrupted move."""
-    target.mkdir(parents=True, exist_ok=True)
-    pointers = [path for path in (source / LAST, source / BEST) if path.is_file()]
-    for path in (*checkpoint_folders(source), *pointers):
-        remove_folder(target / path.name)  # a restored copy of the folder may have both
-        os.replace(path, target / path.name)
-        remove_markers(target / path.name)
 
 
 def checkpoint_folders(folder: Path) -> list[Path]:

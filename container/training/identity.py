@@ -10,16 +10,19 @@ from container.data.sampler import BatchPlan
 from container.preprocessing.prepared import PreparedData
 from container.training.checkpoint_files import newest_checkpoint
 from contracts.errors import ContractError
+from contracts.fingerprint import Fingerprint
 from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
 
+_FITTED = "the preprocessing that is fitted on train"
 
-def identity(hp: Hyperparameters, fitted_fingerprint: str, digests: Mapping[str, str]) -> dict[str, Any]:
-    """Return the settings, the fitted preprocessing and the rows of train and val that a checkpoint depends on."""
+
+def identity(hp: Hyperparameters, fitted_fingerprint: str, digests: Mapping[str, str]) -> Fingerprint:
+    """Return the settings, the rows of train and val, and the fitted preprocessing that a checkpoint depends on."""
     settings = hp.model_dump(mode="json", include=set(hp.names_of("prepare", "train")))
-    rows = {split: digests[split] for split in ("train", "val")}
-    return {"fitted": fitted_fingerprint, "rows": rows, "hyperparameters": settings}
+    rows = {f"the prepared rows of {split}": digests[split] for split in ("train", "val")}
+    return Fingerprint.of({**settings, **rows, _FITTED: fitted_fingerprint})
 
 
 def check_resumable(
@@ -34,42 +37,32 @@ def check_resumable(
     newest = newest_checkpoint(folder)
     if newest is None:
         return
-    saved = newest.content["identity"]
+    saved: dict[str, Any] = newest.content["identity"]
     if prepared is not None:
         current = identity(hp, prepared.fitted.fingerprint, prepared.digests)
     else:
         known = set(hp.names_of("prepare", "train"))
         if hp.preset != "defaults":
             known &= set(given)
-        settings = {**saved["hyperparameters"], **hp.model_dump(mode="json", include=known)}
-        current = {**saved, "hyperparameters": settings}
-    check_identity(saved, current, folder=str(newest.folder))
+        current = Fingerprint.of({**saved, **hp.model_dump(mode="json", include=known)})
+    check_identity(saved, current, folder=newest.folder)
 
 
-def check_identity(saved: dict[str, Any], current: dict[str, Any], *, folder: str) -> None:
-    """Raise ContractError if the run that saved a checkpoint differs from the run that would resume it."""
+def check_identity(saved: Mapping[str, Any], current: Fingerprint, *, folder: Path) -> None:
+    """Raise ContractError if the run that saved a checkpoint differs from the run that would resume it.
+
+    Args:
+        saved: the parts of the fingerprint in the checkpoint.
+    """
     # A checkpoint of an earlier version lacks newer settings: they had no effect, as by their defaults.
     names = Hyperparameters.names_of("prepare", "train")
     defaults = {name: Hyperparameters.model_fields[name].default for name in names}
-    old, new = {**defaults, **saved["hyperparameters"]}, current["hyperparameters"]
-    changed = sorted(name for name in {**old, **new} if old.get(name) != new.get(name))
-    fix = (
-        "Undo the change; or start over with `train --fresh` (resume=false), which removes the checkpoints. "
-        "The model and the report of the finished job stay until the new ones are complete."
+    current.check(
+        {**defaults, **saved},
+        began=f"the checkpoint in {folder} was trained with",
+        fix="Undo the change; or start over with `train --fresh` (resume=false), which removes the checkpoints. "
+        "The model and the report of the finished job stay until the new ones are complete.",
     )
-    if changed:
-        name, *others = changed
-        raise ContractError(
-            f"{name}: the checkpoint in {folder} was trained with {old.get(name)!r}, this run has {new.get(name)!r}"
-            + (f" (also changed: {', '.join(others)})" if others else ""),
-            fix,
-        )
-    # A checkpoint of an earlier version has no "fitted"; its settings and its prepared rows identify the data.
-    if any(saved.get(part, current[part]) != current[part] for part in ("fitted", "rows")):
-        raise ContractError(
-            f"resume: the checkpoint in {folder} was trained on other data or preprocessing than this run has",
-            fix,
-        )
 
 
 def resume_batch_plan(global_batch: int, planned: BatchPlan) -> BatchPlan:

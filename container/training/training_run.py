@@ -2,7 +2,6 @@
 
 import logging
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
 from torch.optim import Optimizer
 
@@ -14,6 +13,7 @@ from container.training.identity import check_identity, resume_batch_plan
 from container.training.optimizer import build_optimizer
 from container.training.scaler import LossScaler
 from container.training.state import TrainingState
+from contracts.fingerprint import Fingerprint
 from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
@@ -36,12 +36,12 @@ class TrainingRun:
     scaler: LossScaler
     batch_plan: BatchPlan
     store: CheckpointStore
-    identity: dict[str, Any]
+    identity: Fingerprint
     state: TrainingState = field(default_factory=TrainingState)
 
     @classmethod
     def begin(
-        cls, hp: Hyperparameters, execution: Execution, store: CheckpointStore, *, identity: dict[str, Any]
+        cls, hp: Hyperparameters, execution: Execution, store: CheckpointStore, *, identity: Fingerprint
     ) -> "TrainingRun":
         """Return a run before its first step."""
         return cls(
@@ -72,7 +72,7 @@ class TrainingRun:
                 "state": asdict(state),
                 "scaler": asdict(self.scaler),
                 "global_batch": self.batch_plan.global_batch,
-                "identity": self.identity,
+                "identity": dict(self.identity.parts),
             },
             best_step=state.best_step,
             average=self.average.state,
@@ -91,7 +91,7 @@ class TrainingRun:
         if checkpoint is None:
             return
         content = checkpoint.content
-        check_identity(content["identity"], self.identity, folder=str(checkpoint.folder))
+        check_identity(content["identity"], self.identity, folder=checkpoint.folder)
         self.batch_plan = resume_batch_plan(content["global_batch"], self.batch_plan)
         self.store.load(checkpoint, self.execution.module, self.optimizer, average=self.average.state)
         self.scaler = LossScaler(**content["scaler"])

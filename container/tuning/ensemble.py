@@ -6,24 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from container.decision.val_labels import check_val_labels
 from container.errors import MemberFailed, StoppedBeforeTraining
 from container.failure import Failure
 from container.job import Fold, Member
-from container.launch.run_queue import Run, RunQueue, Shares, copy_curves
+from container.launch.run_queue import Run, RunQueue, Shares, show_curves
 from container.preprocessing.prepared import PreparedData
-from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints
+from container.training.checkpoint_files import complete_checkpoints
 from container.training.identity import check_identity, identity
 from container.training.state import EarlyStopping, TrainingState, has_trained_longer, is_finished
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
-from contracts.other_programs import remove_folder
 from contracts.paths import JobPaths
 
 logger = logging.getLogger(__name__)
 
 _POLL = 0.1  # seconds
-SEEDS = 2**63
+_SEEDS = 2**63
 
 
 @dataclass(frozen=True)
@@ -51,21 +49,24 @@ class _Planned:
         return state is not None and is_finished(state, max_epochs=self.hp.max_epochs, stopping=stopping)
 
 
-def train_members(paths: JobPaths, hp: Hyperparameters, prepared: PreparedData, *, num_gpus: int) -> tuple[Member, ...]:
+def train_members(
+    paths: JobPaths, hp: Hyperparameters, prepared: PreparedData, *, num_gpus: int, first: Path | None = None
+) -> tuple[Member, ...]:
     """Train the networks that are missing, one after the other, or side by side on the GPUs that one leaves over.
 
     Every network uses the data that is prepared for the job. A finished network is known by its checkpoints.
+
+    Args:
+        first: the folder of the first network, if a search has trained it.
 
     Raises:
         ContractError: a network was trained with other settings or data.
         MemberFailed: a network could not be trained.
         StoppedBeforeTraining: stopped on request; the same command goes on.
     """
-    if not hp.resume:  # a later command without resume=false must find nothing of the earlier job
-        remove_folder(paths.ensemble)
-        clear_checkpoints(paths.checkpoints)
-    check_val_labels(hp, prepared.summary["splits"]["val"]["classes"])
     planned = [_planned(paths, hp, i) for i in range(hp.num_members)]
+    if first is not None:
+        planned[0] = replace(planned[0], folder=first)
     for each in planned:
         _check_same_inputs(each.checkpoints, each.hp, prepared)
     if hp.ensemble_model == "distill" and hp.resume:
@@ -89,39 +90,33 @@ def train_members(paths: JobPaths, hp: Hyperparameters, prepared: PreparedData, 
         finished = sum(each.is_finished for each in planned)
         stopped.where = f"{finished} of {len(planned)} networks are trained"
         raise
-    for each in planned:  # also those of an earlier process, which may have had another disk
-        copy_curves(JobPaths(each.folder), paths, name=each.folder.name)
+    show_curves(paths, [each.folder for each in planned])
     return tuple(Member(each.folder.name, each.checkpoints, each.fold) for each in planned)
 
 
-def member_folder(paths: JobPaths, seed: int) -> Path:
-    """Return the folder of the network of a seed."""
-    return paths.ensemble / f"seed-{seed}"
-
-
-def member_settings(hp: Hyperparameters, i: int = 0) -> Hyperparameters:
+def _settings(hp: Hyperparameters, i: int) -> Hyperparameters:
     """Return the settings of network `i` of an ensemble: an ordinary run with a seed of its own.
 
     Those of a cross-fitted network keep cross_fit, because its rows depend on it.
     """
     settings = hp.model_dump(mode="json", exclude_unset=True, exclude={"ensemble", "ensemble_model"})
     # One checkpoint and the best one: the others are of no use after the training.
-    own = {"seed": (hp.seed + i) % SEEDS, "keep_checkpoints": 1, "resume": True}
+    own = {"seed": (hp.seed + i) % _SEEDS, "keep_checkpoints": 1, "resume": True}
     return parse_hyperparameters({**settings, **own})
 
 
 def _planned(paths: JobPaths, hp: Hyperparameters, i: int) -> _Planned:
-    settings = member_settings(hp, i)
+    settings = _settings(hp, i)
     if hp.cross_fit:
         return _Planned(paths.ensemble / f"fold-{i}", settings, Fold(i, hp.cross_fit, hp.seed))
-    return _Planned(member_folder(paths, settings.seed), settings, None)
+    return _Planned(paths.ensemble / f"seed-{settings.seed}", settings, None)
 
 
 def _check_same_inputs(checkpoints: Path, hp: Hyperparameters, prepared: PreparedData) -> None:
     """Raise ContractError if the newest checkpoint has other settings or data than the run would have."""
     for checkpoint in complete_checkpoints(checkpoints)[-1:]:
         current = identity(hp, prepared.fitted.fingerprint, prepared.digests)
-        check_identity(checkpoint.content["identity"], current, folder=str(checkpoint.folder))
+        check_identity(checkpoint.content["identity"], current, folder=checkpoint.folder)
 
 
 def _train(missing: Sequence[_Planned], queue: RunQueue, prepared: PreparedData) -> None:

@@ -1,49 +1,29 @@
-"""Keep the trials of a search in an Optuna study, and draw the settings of the next trial."""
+"""Record the trials of a search in a file, and draw the settings of the next one."""
 
-import hashlib
 import json
-import logging
-import os
-import sqlite3
 import warnings
 import zlib
-from collections.abc import Container, Mapping
-from contextlib import closing
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from decimal import Decimal
-from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
-import numpy as np
 import optuna
+from optuna.distributions import BaseDistribution, CategoricalDistribution, FloatDistribution, IntDistribution
 from optuna.samplers import BaseSampler, TPESampler
-from optuna.storages import RDBStorage
-from optuna.trial import FrozenTrial, Trial, TrialState
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
-from container.evaluation.metrics import classification_metrics
-from container.preprocessing.fingerprint import FLAGS
-from container.tables.data_files import find_data_files
-from container.text.encoder_source import encoder_files, find_encoder
-from contracts.atomic_files import AtomicFile, temporary_path, write_text_atomically
-from contracts.errors import ContractError, first_line, shown
+from container.preprocessing.fingerprint import input_contents
+from contracts.atomic_files import write_text_atomically
+from contracts.fingerprint import Fingerprint
 from contracts.hyperparameters import Hyperparameters
-from contracts.input_files import exists, files_below, read_object
-from contracts.monitored_metric import LOSS
+from contracts.input_files import read_as
 from contracts.paths import JobPaths
 from contracts.presets import chosen_by_data
 from contracts.tuning import Choices, Range
-from contracts.tuning_space import (
-    is_whole,
-    metric_of,
-    most_validations,
-    num_combinations,
-    space_of,
-    trial_settings,
-)
+from contracts.tuning_space import is_whole, metric_of, most_validations, num_combinations, space_of, trial_settings
 
-logger = logging.getLogger(__name__)
-
-_FILE, _BACKUP, _IDENTITY, _NAME = "study.db", "study-backup.db", "search.json", "search"
+_FILE = "search.json"
 _START_OVER = "Copy the file again, or start over with resume=false, which removes the search."
 _STARTUP = 6  # trials with random settings, before TPE has a model of the space
 _REDUCTION = 3  # of the trials that reach a rung, about one in three continues
@@ -54,11 +34,56 @@ _LENGTH = ("batch_size", "accumulate_grad_batches", "max_epochs", "val_check_int
 _MESH = ("tp_size", "pp_size", "branch_size", "gradient_compression")  # the first three divide the global batch
 _REPLACED = "settings that you set, so that the preset does not choose them by the data"
 
+Ending = Literal["complete", "pruned", "fail"]
+
+
+@dataclass
+class Trial:
+    """The record of a trial.
+
+    Attributes:
+        drawn: its value of each setting of the space: a number, or one of the listed values as JSON.
+        best_values: the best value of the metric until each validation at which it was defined.
+        value: of a complete trial; of a pruned one, the last of best_values.
+        loss: val/loss at the best validation of a complete trial.
+        planned_steps: of the trial without pruning and early stopping.
+        reason: of a trial that is not complete.
+    """
+
+    number: int
+    drawn: dict[str, Any]
+    state: Literal["running", "complete", "pruned", "fail"] = "running"
+    best_values: list[float] = field(default_factory=list)
+    value: float | None = None
+    loss: float | None = None
+    seconds: float = 0.0
+    steps: int | None = None
+    epochs: float | None = None
+    planned_steps: int | None = None
+    reason: str = ""
+
+    @property
+    def folder(self) -> str:
+        """Return the name of the folder of the trial's run."""
+        return f"trial-{self.number:04d}"
+
+    @property
+    def is_finished(self) -> bool:
+        return self.state != "running"
+
+
+@dataclass
+class _Content:
+    """The content of the file of a search."""
+
+    fingerprint: dict[str, Any]
+    trials: list[Trial]
+
 
 class TuningStudy:
-    """The trials of a search, in SQLite: a kill at any moment loses no finished trial.
+    """The trials of a search, in one file that is replaced as a whole: a kill at any moment loses no finished trial.
 
-    The settings of a trial are a function of the seed, its number and the finished trials, so that a search that was
+    The settings of a trial are a function of the seed, its number and the earlier trials, so that a search that was
     killed draws the same settings as one that was not.
 
     Args:
@@ -66,193 +91,165 @@ class TuningStudy:
         given: the settings that the user set; the preset of `hp` chooses the others for each trial.
 
     Attributes:
+        trials: those that have begun, in order.
         validations: of the longest trial, or None, as in `most_validations`; they decide when a trial may end early.
+
+    Raises:
+        ContractError: the search began with another space or metric, other settings or data, or its file is damaged.
     """
 
     def __init__(self, paths: JobPaths, hp: Hyperparameters, *, num_workers: int, given: Container[str] = ()) -> None:
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
         self._hp = hp
         self.metric = metric_of(hp)
         self._space = space_of(hp)
         self.validations = most_validations(hp, hp.model_fields_set, None)
-        folder = paths.tuning
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
-        _check_identity(folder / _IDENTITY, _identity(paths, hp, num_workers=num_workers, given=given))
-        self._file, self._backup, self._identity_file = folder / _FILE, folder / _BACKUP, folder / _IDENTITY
-        if not self._file.is_file() and not self._backup.is_file():
-            self._create(folder)
-        try:
-            self._load()
-        except ContractError as error:
-            if not self._backup.is_file():
-                raise
-            logger.warning("%s; the search goes on from the last finished trial, with %s", error.cause, self._backup)
-            self._file.with_name(f"{_FILE}-journal").unlink(missing_ok=True)  # SQLite would apply it to the backup
-            os.replace(self._backup, self._file)
-            self._load()
-            self.back_up()
+        self._file = paths.tuning / _FILE
+        self._fingerprint = _fingerprint(paths, hp, num_workers=num_workers, given=given)
+        self.trials: list[Trial] = []
+        if self._file.is_file():
+            content = read_as(self._file, _Content, _START_OVER)
+            self._fingerprint.check(
+                content.fingerprint,
+                began=f"the search in {paths.tuning} began with",
+                fix="Undo the change, or start over with resume=false, which removes the search.",
+            )
+            self.trials = content.trials
 
-    def _load(self) -> None:
-        try:
-            if not self._file.is_file():
-                raise FileNotFoundError("the file is missing")
-            self._storage = _storage(self._file)
-            self._study = optuna.load_study(study_name=_NAME, storage=self._storage)
-            self._study.get_trials()
-        except Exception as error:  # of SQLite, SQLAlchemy or Optuna: the file is damaged, or of another version
-            raise ContractError(
-                f"{self._file}: contains no search that can be continued: {first_line(error)}", _START_OVER
-            ) from error
-
-    def back_up(self) -> None:
-        """Replace the backup by a copy of the study: a sync of the folder may read study.db while it is written."""
-        with AtomicFile(self._backup) as temporary:
-            temporary.unlink(missing_ok=True)
-            with closing(sqlite3.connect(self._file)) as source, closing(sqlite3.connect(temporary)) as copy:
-                source.backup(copy)
+    def save(self) -> None:
+        """Replace the file of the search."""
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        content = asdict(_Content(dict(self._fingerprint.parts), self.trials))
+        write_text_atomically(self._file, json.dumps(content, indent=1))
 
     def discard(self) -> None:
-        """Remove the study, so that the next search may have other inputs."""
-        self._storage.engine.dispose()
-        for file in (self._backup, self._file, self._identity_file):
-            file.unlink(missing_ok=True)
-
-    def _create(self, folder: Path) -> None:
-        """Create the study completely or not at all; its first trial has the settings of the job."""
-        temporary = temporary_path(folder / _FILE)
-        temporary.unlink(missing_ok=True)
-        storage = _storage(temporary)
-        direction = "minimize" if self.metric.minimizes else "maximize"
-        study = optuna.create_study(storage=storage, study_name=_NAME, direction=direction)
-        given = self._hp.model_dump(mode="json")
-        study.enqueue_trial({name: each for name in self._space for each in _as_drawn(self._space[name], given[name])})
-        storage.engine.dispose()
-        os.replace(temporary, folder / _FILE)
-
-    @property
-    def trials(self) -> list[FrozenTrial]:
-        """Return the trials that have begun, in order."""
-        return [trial for trial in self._study.get_trials() if trial.state != TrialState.WAITING]
+        """Remove the file, so that the next search may have other inputs."""
+        self._file.unlink(missing_ok=True)
 
     @property
     def finished(self) -> int:
         """Return the number of finished trials."""
-        return sum(trial.state.is_finished() for trial in self.trials)
+        return sum(trial.is_finished for trial in self.trials)
 
     @property
-    def best(self) -> FrozenTrial | None:
+    def complete(self) -> list[Trial]:
+        return [trial for trial in self.trials if trial.state == "complete"]
+
+    @property
+    def best(self) -> Trial | None:
         """Return the best complete trial; None if no trial is complete.
 
-        Of equal values, the lower val/loss decides, unless the space has class_weights, on which it depends.
+        With class_weights in the space, val/loss does not compare trials, because it depends on them.
         """
-        complete = [trial for trial in self.trials if trial.state == TrialState.COMPLETE]
-        loss = None if "class_weights" in self._space else LOSS
-        return min(complete, key=lambda each: self.metric.rank(each.value, each.user_attrs.get(loss)), default=None)
+        comparable = "class_weights" not in self._space
+        rank = self.metric.rank
+        return min(self.complete, key=lambda each: rank(each.value, each.loss if comparable else None), default=None)
 
     @property
-    def trained(self) -> FrozenTrial | None:
-        """Return a trial that has validated; None if there is none."""
-        return next((trial for trial in self.trials if trial.intermediate_values or trial.value is not None), None)
+    def trained(self) -> Trial | None:
+        """Return the best trial, or else one that has validated; None if there is none."""
+        return self.best or next((trial for trial in self.trials if trial.best_values), None)
 
     @property
     def interrupted(self) -> bool:
         """Return whether a trial has validated and has not ended."""
-        return any(trial.intermediate_values and not trial.state.is_finished() for trial in self.trials)
+        return any(trial.best_values and not trial.is_finished for trial in self.trials)
 
-    def begin(self, unfinished: FrozenTrial | None = None) -> Trial:
-        """Begin a new trial, or continue an unfinished one."""
-        trial = self._study.ask() if unfinished is None else Trial(self._study, unfinished._trial_id)
-        self._study.sampler = sampler(f"{self._hp.seed} {trial.number}")
-        _ = trial.relative_params  # of TPE, drawn together
-        for name, values in self._space.items():
-            # Of a trial that was killed here, some settings are drawn already.
-            self._study.sampler = sampler(f"{self._hp.seed} {trial.number} {name}")
-            _suggest(trial, name, values)
+    @property
+    def is_exhausted(self) -> bool:
+        """Return whether every combination of the space has been tried."""
+        tried = {json.dumps(trial.drawn, sort_keys=True) for trial in self.trials}
+        return len(tried) >= num_combinations(self._space)
+
+    def begin(self) -> Trial:
+        """Draw the settings of another trial; the first one has those of the job, as far as the space contains them."""
+        number = len(self.trials)
+        study = self._optuna_study(sampler(f"{self._hp.seed} {number}"))
+        if not number:
+            given = self._hp.model_dump(mode="json")
+            known = {name: each for name in self._space for each in _as_drawn(self._space[name], given[name])}
+            study.enqueue_trial(known)
+        trial = Trial(number, dict(study.ask(self._distributions).params))
+        self.trials.append(trial)
+        self.save()
         return trial
 
-    def report(self, trial: Trial, *, step: int, value: float) -> bool:
-        """Record the best value of a trial up to validation `step`; return whether the trial should end there.
+    def report(self, trial: Trial, value: float) -> None:
+        """Record the value of the next validation of a trial."""
+        trial.best_values.append(min([*trial.best_values[-1:], value], key=self.metric.rank))
+        self.save()
+
+    def is_losing(self, trial: Trial) -> bool:
+        """Return whether a trial should end after the last validation that it has reported.
 
         The rule is asynchronous successive halving (ASHA, Li et al., 2020): after the validation of a rung, a trial
         continues only if it is among the best third of the trials that came as far. The rule uses recorded values
         only, so a trial that was killed before its end was recorded ends when the search goes on. Failed trials do not
         compete: a trial that diverges may be the best one before.
         """
-        competing = {each.number: each.intermediate_values for each in self.trials if each.state != TrialState.FAIL}
-        if step not in competing[trial.number]:
-            trial.report(value, step)
-            competing[trial.number][step] = value
+        step = len(trial.best_values)
         if step not in _rungs(self.validations):
             return False
-        values = [reported[step] for reported in competing.values() if step in reported]
-        better = sum(self.metric.rank(each) < self.metric.rank(value) for each in values)
+        reached = (each for each in self.trials if each.state != "fail" and len(each.best_values) >= step)
+        values = [each.best_values[step - 1] for each in reached]
+        rank = self.metric.rank
+        better = sum(rank(each) < rank(trial.best_values[-1]) for each in values)
         return better >= max(1, len(values) // _REDUCTION)
+
+    def finish(self, trial: Trial, state: Ending, **facts: Any) -> None:
+        """Record the end of a trial, with other attributes of it."""
+        for name, fact in facts.items():
+            setattr(trial, name, fact)
+        if state == "pruned" and trial.best_values:
+            trial.value = trial.best_values[-1]
+        trial.state = state
+        self.save()
 
     def same_as(self, trial: Trial) -> int | None:
         """Return the number of the first trial before `trial` with the same settings; None if there is none."""
-        before = (each for each in self.trials if each.number < trial.number)
-        return next((each.number for each in before if each.params == trial.params), None)
+        before = self.trials[: trial.number]
+        return next((each.number for each in before if each.drawn == trial.drawn), None)
 
-    @property
-    def is_exhausted(self) -> bool:
-        """Return whether every combination of the space has been tried."""
-        tried = {json.dumps(trial.params, sort_keys=True) for trial in self.trials}
-        return len(tried) >= num_combinations(self._space)
-
-    def settings(self, trial: Trial | FrozenTrial) -> dict[str, Any]:
+    def changes(self, trial: Trial) -> dict[str, Any]:
         """Return the values that a trial changes, by hyperparameter."""
-        spaces = ((name, self._space[name], value) for name, value in trial.params.items())
+        spaces = ((name, self._space[name], value) for name, value in trial.drawn.items())
         return {
             name: _exact(values, value) if isinstance(values, Range) else json.loads(value)
             for name, values, value in spaces
         }
 
-    def finish(self, trial: Trial, state: TrialState, *, value: float | None = None, **facts: Any) -> None:
-        """Record the end of a trial, with facts about it."""
-        for name, fact in facts.items():
-            trial.set_user_attr(name, fact)
-        self._study.tell(trial, value if state == TrialState.COMPLETE else None, state=state)
-        self.back_up()
-
-    def note(self, name: str, value: Any) -> None:
-        """Record a fact about the search."""
-        self._study.set_user_attr(name, value)
-
-    @property
-    def notes(self) -> Mapping[str, Any]:
-        return self._study.user_attrs
-
     def importance(self) -> dict[str, float]:
         """Return the share of each setting in the variation of the metric; empty if the complete trials do not vary."""
-        complete = (trial for trial in self.trials if trial.state == TrialState.COMPLETE)
-        values = [trial.value for trial in complete if trial.value is not None]
+        values = [trial.value for trial in self.complete if trial.value is not None]
         if not values or max(values) - min(values) < _EQUAL:
             return {}
         # fANOVA: Optuna's default, PED-ANOVA, describes the best tenth of the trials, often a single one.
         evaluator = optuna.importance.FanovaImportanceEvaluator(seed=0)
-        return optuna.importance.get_param_importances(self._study, evaluator=evaluator)
+        return optuna.importance.get_param_importances(self._optuna_study(sampler("")), evaluator=evaluator)
+
+    def _optuna_study(self, drawn_by: BaseSampler) -> optuna.Study:
+        direction = "minimize" if self.metric.minimizes else "maximize"
+        study = optuna.create_study(direction=direction, sampler=drawn_by)
+        study.add_trials([self._as_optuna(trial) for trial in self.trials])
+        return study
+
+    def _as_optuna(self, trial: Trial) -> FrozenTrial:
+        return create_trial(
+            state=TrialState[trial.state.upper()],
+            value=trial.value if trial.state == "complete" else None,
+            params=trial.drawn,
+            distributions=self._distributions,
+            intermediate_values=dict(enumerate(trial.best_values, 1)),
+        )
+
+    @property
+    def _distributions(self) -> dict[str, BaseDistribution]:
+        return {name: _distribution(name, values) for name, values in self._space.items()}
 
 
 def sampler(seed: str) -> BaseSampler:
     return TPESampler(seed=zlib.crc32(seed.encode()), n_startup_trials=_STARTUP, multivariate=True, constant_liar=True)
-
-
-def check_metric(hp: Hyperparameters, val_classes: Mapping[str, int]) -> None:
-    """Raise ContractError if the search's metric is undefined on val, even for a model without an error.
-
-    Args:
-        val_classes: labelled val records of each class, by label.
-    """
-    metric = metric_of(hp).name
-    labels = np.repeat(np.arange(len(val_classes)), list(val_classes.values()))
-    name = "accuracy" if metric == "val/loss" else metric.removeprefix("val/")  # both need one label
-    right = np.eye(len(val_classes))[labels]
-    reason = classification_metrics(labels, right, [name], class_labels=list(val_classes)).undefined.get(name)
-    if reason is not None:
-        raise ContractError(
-            f"tuning.metric: {metric} is undefined on val: {reason}",
-            "Add labelled records of the other classes to val, or choose another metric.",
-        )
 
 
 def _rungs(most: int | None) -> set[int]:
@@ -260,12 +257,6 @@ def _rungs(most: int | None) -> set[int]:
     if most is None:  # it depends on the batch size
         return {1, _REDUCTION}
     return {max(1, round(most / part)) for part in _RUNGS}
-
-
-def _storage(path: Path) -> RDBStorage:
-    # A path in the URL would be decoded: instead of a?b, it would open a. Any thread may use a connection of the pool.
-    connect = partial(sqlite3.connect, path, timeout=60, check_same_thread=False)
-    return RDBStorage(f"sqlite:///{_FILE}", engine_kwargs={"creator": connect})
 
 
 def _as_drawn(values: Range | Choices, value: Any) -> list[Any]:
@@ -289,82 +280,40 @@ def _exact(values: Range, value: Any) -> Any:
     return type(value)(Decimal(repr(values.low)) + steps * Decimal(repr(values.step)))
 
 
-def _suggest(trial: Trial, name: str, values: Range | Choices) -> None:
+def _distribution(name: str, values: Range | Choices) -> BaseDistribution:
     if not isinstance(values, Range):
-        trial.suggest_categorical(name, [json.dumps(value) for value in values])
-        return
+        return CategoricalDistribution([json.dumps(value) for value in values])
     log = values.scale == "log"
     if is_whole(name):
-        step = int(values.step or 1)
-        trial.suggest_int(name, int(values.low), int(values.high), step=step, log=log)
-    else:
-        trial.suggest_float(name, float(values.low), float(values.high), step=values.step, log=log)
+        return IntDistribution(int(values.low), int(values.high), step=int(values.step or 1), log=log)
+    return FloatDistribution(float(values.low), float(values.high), step=values.step, log=log)
 
 
-def _identity(paths: JobPaths, hp: Hyperparameters, *, num_workers: int, given: Container[str]) -> dict[str, Any]:
-    """Return what must not change in a search, by name: the metric, the space, the other settings and the data."""
+def _fingerprint(paths: JobPaths, hp: Hyperparameters, *, num_workers: int, given: Container[str]) -> Fingerprint:
+    """Return what must not change in a search: the metric, the space, the other settings and the inputs."""
     space, settings = space_of(hp), trial_settings(hp, {})
-    precomputed = paths.precomputed_artifacts
     names = {*hp.names_of("prepare", "train"), *_LENGTH, *_MESH} - {*space, "early_stop_metric"}
-    return {
-        "tuning.metric": metric_of(hp).name,
-        "nproc_per_node (processes of a trial)": num_workers,
-        **{
-            f"tuning.space.{name}": each.model_dump() if isinstance(each, Range) else each
-            for name, each in space.items()
-        },
-        **{name: settings[name] for name in names if name in settings},
-        _REPLACED: sorted(name for name in names & chosen_by_data(hp) if name in given),
-        "strategy": hp.strategy if hp.strategy in ("tp", "pp", "branch") else "data parallel",
-        **{
-            f"the encoder {name}": [_digest(path) for path in encoder_files(folder)]
-            for name in _encoders(hp)
-            if (folder := find_encoder(name, paths).folder) is not None
-        },
-        **{
-            f"the data file {split}/{path.name}": _digest(path)
-            for split in ("train", "val")
-            for path in find_data_files(paths.channel(split), getattr(hp, f"{split}_filename"))
-        },
-        **{
-            f"the file {path.relative_to(precomputed.parent)}": _digest(path)
-            for path in (files_below(precomputed).files if exists(precomputed) else [])
-        },
-        **{
-            f"the variable {name}": value
-            for name in FLAGS
-            if (value := os.environ.get(name, "false").lower()) != "false"
-        },
-    }
+    return Fingerprint.of(
+        {
+            "tuning.metric": metric_of(hp).name,
+            "nproc_per_node (processes of a trial)": num_workers,
+            **{f"tuning.space.{name}": values for name, values in _plain(space).items()},
+            **{name: settings[name] for name in sorted(names) if name in settings},
+            _REPLACED: sorted(name for name in names & chosen_by_data(hp) if name in given),
+            "strategy": hp.strategy if hp.strategy in ("tp", "pp", "branch") else "data parallel",
+            **input_contents(paths, hp, encoders=_encoders(hp)),
+        }
+    )
 
 
-def _encoders(hp: Hyperparameters) -> list[str]:
+def _plain(space: Mapping[str, Range | Choices]) -> dict[str, Any]:
+    return {name: each.model_dump() if isinstance(each, Range) else each for name, each in space.items()}
+
+
+def _encoders(hp: Hyperparameters) -> Sequence[str]:
     """Return the encoders of the job and of its space."""
     names = {text.tokenizer for text in hp.text_fields}
     for setting, values in space_of(hp).items():
         if setting.endswith("tokenizer") and not isinstance(values, Range):
             names |= {name for name in values if name}
     return sorted(names)
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()[:16]
-
-
-def _check_identity(file: Path, current: Mapping[str, Any]) -> None:
-    """Record the identity of a new search; raise ContractError if a search of another identity has begun."""
-    content = json.loads(json.dumps(current))
-    if not file.is_file():
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_text_atomically(file, json.dumps(content, indent=1))
-        return
-    saved = {_REPLACED: content[_REPLACED], **read_object(file, _START_OVER)}  # an earlier version did not save it
-    changed = sorted(name for name in {**saved, **content} if saved.get(name) != content.get(name))
-    if changed:
-        name, *others = changed
-        raise ContractError(
-            f"{name}: the search in {file.parent} began with {shown(saved.get(name))}, this run has "
-            f"{shown(content.get(name))}" + (f" (also changed: {', '.join(others)})" if others else ""),
-            "Undo the change, or start over with resume=false, which removes the search.",
-        )

@@ -1,16 +1,13 @@
-"""Measure the time of a search, and decide whether another run can finish within max_hours."""
+"""Decide whether another run of a search can finish within max_hours."""
 
 import math
 import time
-
-from optuna.trial import FrozenTrial, TrialState
 
 from container.tuning.study import TuningStudy
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 
 _HOUR = 3600.0
-_SECONDS = "seconds"  # of the search, as a note of the study
 
 
 class TimeLimit:
@@ -20,7 +17,7 @@ class TimeLimit:
         parallel: runs at the same time.
 
     Attributes:
-        spent: seconds of the earlier processes.
+        spent: seconds of the earlier processes, by the duration of the trials that they ran.
     """
 
     def __init__(self, study: TuningStudy, hp: Hyperparameters, *, parallel: int) -> None:
@@ -30,15 +27,11 @@ class TimeLimit:
         self._distills = hp.tuning.final_seeds > 1 and hp.ensemble_model == "distill"
         self._parallel = parallel
         self._began = time.monotonic()
-        self.spent = float(study.notes.get(_SECONDS, 0.0))
+        self.spent = sum(trial.seconds for trial in study.trials) / parallel
 
     @property
     def seconds(self) -> float:
         return self.spent + time.monotonic() - self._began
-
-    def save(self) -> None:
-        """Record the seconds in the study."""
-        self._study.note(_SECONDS, self.seconds)
 
     def allows(self, max_epochs: int) -> bool:
         """Return whether a trial of `max_epochs` can finish before max_hours, and after it the winner's networks."""
@@ -54,7 +47,7 @@ class TimeLimit:
             max_epochs: of the longest trial.
         """
         hours = self._tuning.max_hours
-        taken = [trial.user_attrs["seconds"] for trial in self._complete]
+        taken = [trial.seconds for trial in self._study.complete]
         if hours is not None and 0 < len(taken) <= self._parallel and min(taken) > hours * _HOUR:
             enough = math.ceil(self._rounds() * self._estimate(max_epochs) / _HOUR * 100) / 100
             raise ContractError(
@@ -68,9 +61,5 @@ class TimeLimit:
 
     def _estimate(self, max_epochs: int) -> float:
         """Return the seconds of a run without early stopping, as slow in each epoch as the slowest complete trial."""
-        facts = (trial.user_attrs for trial in self._complete)
-        return max((each["seconds"] / each["epochs"] * max_epochs for each in facts), default=0.0)
-
-    @property
-    def _complete(self) -> list[FrozenTrial]:
-        return [trial for trial in self._study.trials if trial.state == TrialState.COMPLETE]
+        each = (trial.seconds / trial.epochs * max_epochs for trial in self._study.complete if trial.epochs)
+        return max(each, default=0.0)

@@ -1,11 +1,11 @@
 """Build the SageMaker pipeline's definition, without AWS calls; the same configuration gives the same bytes."""
 
-import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from contracts.errors import ContractError
+from contracts.fingerprint import Fingerprint
 from contracts.steps import BATCH_SCORE, MODEL_METRICS, PYTORCH_TRAINING, REGISTRATION
 from pipeline.aws.jobs import CONDITION_FILE, Build, processing_step
 from pipeline.aws.limits import check_limits
@@ -195,7 +195,7 @@ def checkpoint_key(
     assert config.aws is not None
     trained_from = [plan.step(contract) for contract in upstream(PYTORCH_TRAINING)]
     inputs = [name for step in trained_from for name in step.outside]
-    identity = {
+    parts = {
         "image": config.aws.image,
         "hyperparameters": dict(plan.hyperparameters),
         **({"tuning": config.tuning.model_dump(mode="json")} if config.tuning is not None and plan.tuner else {}),
@@ -212,7 +212,7 @@ def checkpoint_key(
         },
         "data": sorted(each for name in inputs for each in data.get(name, ())),
     }
-    return hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
+    return Fingerprint.of(parts).digest(16)
 
 
 def _conditions(build: Build) -> list[Any]:

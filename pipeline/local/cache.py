@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from contracts.atomic_files import write_text_atomically
+from contracts.fingerprint import Fingerprint
 from contracts.input_files import files_below
 from contracts.step_contract import StepContract
-from pipeline.local.digests import ContentDigests, digest_of
+from pipeline.local.digests import ContentDigests
 
 RECORD = "step.json"
 LOG = "log.txt"
@@ -35,7 +36,7 @@ class Completed:
 
 @dataclass(frozen=True)
 class StepDirectory:
-    """The folder of a step with one identity."""
+    """The folder of a step with one fingerprint."""
 
     folder: Path
 
@@ -64,14 +65,14 @@ class StepDirectory:
         contract: StepContract,
         digests: ContentDigests,
         *,
-        identity: Mapping[str, Any],
+        fingerprint: Fingerprint,
         seconds: float,
         result: Mapping[str, Any],
     ) -> Completed:
         """Write the record atomically, as the step's last file: a step without a record is incomplete.
 
         Args:
-            identity: the content of the step's key, which shows why a step ran again.
+            fingerprint: of the step; its parts show why a step ran again.
         """
         outputs = {folder.name: folder.path(self.ml) for folder in contract.outputs}
         outputs = {name: folder for name, folder in outputs.items() if folder.is_dir()}
@@ -81,7 +82,8 @@ class StepDirectory:
             seconds=round(seconds, 3),
             result=result,
         )
-        content = json.dumps({"completed": asdict(record), "identity": identity}, indent=1, sort_keys=True)
+        parts = dict(fingerprint.parts)
+        content = json.dumps({"completed": asdict(record), "fingerprint": parts}, indent=1, sort_keys=True)
         write_text_atomically(self.folder / RECORD, content)
         return record
 
@@ -93,6 +95,6 @@ class StepDirectory:
         return stamps
 
 
-def step_folder(root: Path, step: str, identity: Mapping[str, Any]) -> StepDirectory:
-    """Return the folder of a step with this identity."""
-    return StepDirectory(root / "steps" / step / digest_of(identity)[:KEY_LENGTH])
+def step_folder(root: Path, step: str, fingerprint: Fingerprint) -> StepDirectory:
+    """Return the folder of a step with this fingerprint."""
+    return StepDirectory(root / "steps" / step / fingerprint.digest(KEY_LENGTH))

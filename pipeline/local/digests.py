@@ -1,6 +1,5 @@
 """Compute digests of files and folders by content, and save them, so that unchanged files are read once."""
 
-import hashlib
 import json
 import os
 from contextlib import suppress
@@ -11,6 +10,7 @@ from typing import Any
 
 import contracts
 from contracts.atomic_files import write_text_atomically
+from contracts.fingerprint import digest_of, digest_of_file
 from contracts.input_files import files_below
 
 DISTRIBUTION = "text-table-trainer"
@@ -46,21 +46,15 @@ class ContentDigests:
         stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
         entry = self._seen.get(str(real)) or self._known.get(str(real))
         if entry is None or entry[:-1] != stamp:
-            with real.open("rb") as file:
-                entry = [*stamp, hashlib.file_digest(file, "sha256").hexdigest()]
+            entry = [*stamp, digest_of_file(real)]
         self._seen[str(real)] = entry
         return str(entry[-1])
-
-
-def digest_of(value: Any) -> str:
-    """Return the digest of a JSON value."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def code_digest() -> str:
     """Return a digest of the code that steps run and the versions of its dependencies; it replaces the image's."""
     files = [
-        [str(path.relative_to(REPOSITORY)), hashlib.sha256(path.read_bytes()).hexdigest()]
+        [str(path.relative_to(REPOSITORY)), digest_of_file(path)]
         for package in ("contracts", "container")
         for path in sorted((REPOSITORY / package).rglob("*"))
         if path.suffix in (".py", ".html", ".json")

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import ContractError
+from contracts.fingerprint import Fingerprint
 from contracts.input_files import read_json
 from contracts.step_contract import StepContract
 from contracts.steps import (
@@ -114,8 +115,8 @@ def run_or_reuse(state: Run, contract: StepContract) -> None:
     if contract is TABULAR_PREPROCESSING:
         columns = read_json(state.output(DATA_LOADING, "SIGNATURE") / SIGNATURE, "Remove the folder of the step.")
         check_metrics_columns(state.plan.step(MODEL_METRICS).environment, columns)
-    identity = _identity(state, contract, inputs)
-    directory = step_folder(state.root, contract.name, identity)
+    fingerprint = _fingerprint(state, contract, inputs)
+    directory = step_folder(state.root, contract.name, fingerprint)
     record = directory.completed()
     if record is not None and _is_registered(state, record):
         state.progress.finish(contract.name, CACHED, note=_note(contract, record))
@@ -149,7 +150,7 @@ def run_or_reuse(state: Run, contract: StepContract) -> None:
         if contract is TRACKING and (problem := _not_tracked(state, directory)):
             state.progress.finish(contract.name, FAILED, seconds=seconds, note=problem)
             return
-        record = directory.complete(contract, state.digests, identity=identity, seconds=seconds, result=result)
+        record = directory.complete(contract, state.digests, fingerprint=fingerprint, seconds=seconds, result=result)
         state.progress.finish(contract.name, DONE, seconds=seconds, note=_note(contract, record))
     state.directories[contract.name], state.records[contract.name] = directory, record
 
@@ -169,10 +170,10 @@ def _not_tracked(state: Run, directory: StepDirectory) -> str | None:
     return problem
 
 
-def _identity(state: Run, contract: StepContract, inputs: Mapping[str, Path]) -> dict[str, Any]:
+def _fingerprint(state: Run, contract: StepContract, inputs: Mapping[str, Path]) -> Fingerprint:
     """Return everything that a step's outputs depend on."""
     plan = state.plan.step(contract)
-    identity: dict[str, Any] = {
+    parts: dict[str, Any] = {
         "step": contract.name,
         "code": state.code,
         "command": list(plan.command),
@@ -180,24 +181,24 @@ def _identity(state: Run, contract: StepContract, inputs: Mapping[str, Path]) ->
         "inputs": {name: state.digests.of(path) for name, path in inputs.items()},
     }
     if contract is PYTORCH_TRAINING:
-        identity["hyperparameters"] = dict(state.plan.hyperparameters)
+        parts["hyperparameters"] = dict(state.plan.hyperparameters)
         folders = [name for name in state.plan.encoders if Path(name).is_dir()]
-        identity["encoders"] = {name: state.digests.of(Path(name)) for name in folders}
+        parts["encoders"] = {name: state.digests.of(Path(name)) for name in folders}
     if contract is BATCH_SCORE:
         assert state.config.batch_score is not None
-        identity["batch_score"] = state.config.batch_score.model_dump(mode="json")
+        parts["batch_score"] = state.config.batch_score.model_dump(mode="json")
     if contract is REGISTRATION:
         assert state.outcome is not None
-        identity["group"] = state.config.group
-        identity["registration"] = state.config.registration.model_dump(mode="json")
-        identity["condition"] = state.outcome.sentence()
-    return identity
+        parts["group"] = state.config.group
+        parts["registration"] = state.config.registration.model_dump(mode="json")
+        parts["condition"] = state.outcome.sentence()
+    return Fingerprint.of(parts)
 
 
 def _cached_package(state: Run) -> str | None:
     """Return the digest of this model's package, if an earlier run made it."""
-    identity = _identity(state, PACKAGE, state.inputs(PACKAGE))
-    record = step_folder(state.root, PACKAGE.name, identity).completed()
+    fingerprint = _fingerprint(state, PACKAGE, state.inputs(PACKAGE))
+    record = step_folder(state.root, PACKAGE.name, fingerprint).completed()
     return record.outputs["packaged_model"] if record else None
 
 

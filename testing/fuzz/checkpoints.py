@@ -15,7 +15,6 @@ from container.training.checkpoint_files import (
     clear_checkpoints,
     clear_unfinished,
     complete_checkpoints,
-    move_checkpoints,
     unfinished_save,
 )
 from contracts.other_programs import MARKERS, NOT_UPLOADED, remove_folder
@@ -81,14 +80,6 @@ def remove_the_oldest(folder: Path, steps: list[int]) -> tuple[Path, list[int]]:
     return folder, steps[1:]
 
 
-def move(folder: Path, steps: list[int]) -> tuple[Path, list[int]]:
-    complete_checkpoints(folder)  # as a job does before: a save that only lacks its name gets it
-    target = folder.with_name(f"{folder.name}-moved")
-    move_checkpoints(folder, target)
-    assert not [path for path in target.glob("*.ckpt/*") if path.name.endswith(MARKERS)], "a marker has moved"
-    return target, steps
-
-
 def restore(folder: Path, steps: list[int]) -> tuple[Path, list[int]]:
     """Return a copy with what is uploaded."""
     complete_checkpoints(folder)
@@ -98,7 +89,7 @@ def restore(folder: Path, steps: list[int]) -> tuple[Path, list[int]]:
 
 
 _ACTIONS: tuple[Callable[[Path, list[int]], tuple[Path, list[int]]], ...] = (
-    find, clear_unfinished_saves, clear, remove_the_oldest, move, restore,
+    find, clear_unfinished_saves, clear, remove_the_oldest, restore,
 )  # fmt: skip
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from contracts.other_programs import is_foreign, remove_folder, remove_markers
+from contracts.other_programs import is_foreign, remove_folder
 
 
 @pytest.mark.parametrize(
@@ -69,11 +69,3 @@ def test_what_is_no_folder_or_does_not_exist_is_left_alone(tmp_path: Path) -> No
     remove_folder(tmp_path / "file")
     remove_folder(tmp_path / "gone" / "folder")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
-
-
-def test_the_markers_of_a_folder_are_removed_in_every_place(tmp_path: Path) -> None:
-    for name in (".metadata", ".metadata.sagemaker-uploaded", "a/b", "a/b.sagemaker-uploading"):
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).touch()
-    remove_markers(tmp_path)
-    assert sorted(path.name for path in tmp_path.rglob("*")) == [".metadata", "a", "b"]

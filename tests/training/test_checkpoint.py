@@ -16,7 +16,6 @@ from container.training.checkpoint_files import (
     clear_checkpoints,
     clear_unfinished,
     complete_checkpoints,
-    move_checkpoints,
     remove_old_checkpoints,
     unfinished_save,
 )
@@ -202,18 +201,6 @@ def test_markers_that_appear_during_a_save_do_not_belong_to_the_checkpoint(tmp_p
     for marker in folder.glob("*.sagemaker-uploading"):
         marker.unlink()
     assert steps_in(tmp_path) == [1]
-
-
-def test_moved_checkpoints_have_no_markers_and_replace_those_of_the_same_name(tmp_path):
-    module, optimizer = trained(0)
-    save(CheckpointStore(tmp_path / "trial", keep=1, device=CPU), module, optimizer, 1)
-    shutil.copytree(tmp_path / "trial", tmp_path / "job")
-    (tmp_path / "trial" / "epoch=0-step=1.ckpt" / ".metadata.sagemaker-uploaded").touch()
-    (tmp_path / "job" / "epoch=0-step=1.ckpt" / "old.sagemaker-uploading").touch()
-    move_checkpoints(tmp_path / "trial", tmp_path / "job")
-    assert steps_in(tmp_path / "job") == [1]
-    assert not [path for path in (tmp_path / "job").rglob("*") if path.name.endswith(MARKERS)]
-    assert list((tmp_path / "trial").iterdir()) == []
 
 
 def mark(folder, ending, names=None):

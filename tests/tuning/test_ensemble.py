@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from container import supervisor
 from container.data.loader import step_batches
 from container.data.sampler import BatchPlan
 from container.errors import MemberFailed, StopAgreed, StoppedBeforeTraining
@@ -70,17 +71,16 @@ def predictions(paths, split="test"):
 
 
 def test_a_job_that_starts_over_removes_every_checkpoint_before_it_trains(tmp_path, monkeypatch):
-    def stopped(*_):
-        raise StoppedBeforeTraining
+    def failing(*_, **__):
+        raise MemberFailed(Failure("it diverged", ""))
 
     paths = write_job(tmp_path, overrides={**JOB, "ensemble": 2, "ensemble_model": "distill", "resume": False})
-    hp = load_hyperparameters(paths)
-    student = paths.checkpoints / "epoch=0-step=8.ckpt"
-    student.mkdir(parents=True)
-    monkeypatch.setattr(ensemble, "_train", stopped)
-    with pytest.raises(StoppedBeforeTraining):
-        train_members(paths, hp, prepare_data(paths, hp), num_gpus=0)
-    assert not student.exists()
+    checkpoints = [folder / "epoch=0-step=8.ckpt" for folder in (paths.checkpoints, paths.ensemble / "seed-42")]
+    for folder in checkpoints:
+        folder.mkdir(parents=True)
+    monkeypatch.setattr(supervisor, "train_members", failing)
+    assert supervisor.train(paths) == 1
+    assert not any(folder.exists() for folder in checkpoints)
 
 
 @pytest.fixture(scope="module")
@@ -208,14 +208,13 @@ def test_the_networks_of_the_best_settings_become_the_model_that_ensemble_model_
     log = run_train(paths)
     found, saved = metrics(paths), json.loads((paths.model / "hyperparameters.json").read_text())
     best = json.loads((paths.output_data / "tuning" / "summary.json").read_text())["winner"]
-    assert list(found["ensemble"]["values"]) == list(dict.fromkeys(["seed-42", "seed-43", "average", model]))
-    assert found["ensemble"]["values"]["seed-42"] == pytest.approx(best["value"], abs=1e-6)
+    assert list(found["ensemble"]["values"]) == list(dict.fromkeys(["trial-0000", "seed-43", "average", model]))
+    assert found["ensemble"]["values"]["trial-0000"] == pytest.approx(best["value"], abs=1e-6)
     assert (saved["lr"], saved["seed"], saved["ensemble"]) == (3e-3, 42, 2)
     assert saved["ensemble_model"] == model
     assert any(name.startswith("members.") for name in state_of(paths)) == (model == "average")
     assert "1 of 2 networks are trained" in log, "the best trial is the first network"
     assert log.count("Data prepared in") == 1, "the networks of one model share the prepared data"
-    assert not list(paths.tuning.rglob("*.ckpt"))
     served = Predictor.load(paths.model).predict(table(24, seed=2))
     np.testing.assert_allclose(served, predictions(paths), atol=1e-4)
     assert "seed-43 0." in (paths.output_data / "report.html").read_text()

@@ -12,7 +12,6 @@ import torch.distributed as dist
 
 from container.__main__ import main
 from container.job import Job, Scratch
-from container.launch.workers import StopHandler
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.preprocessing.prepare import prepare_data
@@ -62,8 +61,7 @@ def study_of(paths):
 def described(paths):
     """Everything about the trials of a search but their times."""
     return [
-        (trial.number, trial.state, trial.value, trial.params, trial.intermediate_values)
-        for trial in study_of(paths).trials
+        (trial.number, trial.state, trial.value, trial.drawn, trial.best_values) for trial in study_of(paths).trials
     ]
 
 
@@ -82,7 +80,7 @@ def searched(tmp_path_factory):
 @pytest.mark.slow
 def test_the_search_ends_with_as_many_trials_as_wanted_and_one_line_for_each(searched):
     paths, log = searched
-    assert [trial.state.is_finished() for trial in study_of(paths).trials] == [True] * SEARCH["trials"]
+    assert [trial.is_finished for trial in study_of(paths).trials] == [True] * SEARCH["trials"]
     assert re.findall(r"trial (\d+) (?:complete|pruned|fail): .* best .* left", log) == list("012345")
 
 
@@ -90,16 +88,16 @@ def test_the_search_ends_with_as_many_trials_as_wanted_and_one_line_for_each(sea
 def test_an_invalid_combination_is_a_pruned_trial_with_its_reason(searched):
     paths, _ = searched
     refused = {"model_class": '"bert"', "modality_dropout": "0.2"}
-    invalid = [trial for trial in study_of(paths).trials if trial.params.items() >= refused.items()]
+    invalid = [trial for trial in study_of(paths).trials if trial.drawn.items() >= refused.items()]
     assert invalid
-    assert all(trial.user_attrs["reason"].startswith("invalid: modality_dropout: is 0.2") for trial in invalid)
-    assert {trial.state.name for trial in invalid} == {"PRUNED"}
+    assert all(trial.reason.startswith("invalid: modality_dropout: is 0.2") for trial in invalid)
+    assert {trial.state for trial in invalid} == {"pruned"}
 
 
 @pytest.mark.slow
 def test_complete_trials_record_the_loss_that_decides_between_equal_values(searched):
-    complete = [trial for trial in study_of(searched[0]).trials if trial.state.name == "COMPLETE"]
-    assert all(0 < trial.user_attrs["val/loss"] < 2 for trial in complete)
+    complete = [trial for trial in study_of(searched[0]).trials if trial.state == "complete"]
+    assert all(0 < trial.loss < 2 for trial in complete)
 
 
 @pytest.mark.slow
@@ -124,9 +122,10 @@ def test_the_best_trial_s_checkpoint_becomes_the_model(searched):
 @pytest.mark.slow
 def test_the_checkpoints_of_losing_runs_are_removed_and_their_logs_are_kept(searched):
     paths, _ = searched
-    assert not list(paths.tuning.rglob("*.ckpt"))
+    winner = json.loads((paths.output_data / "tuning" / "summary.json").read_text())["winner"]["trial"]
     assert len(list(paths.tuning.glob("*-*/log.txt"))) > 2
-    assert complete_checkpoints(paths.checkpoints)
+    assert [path.parent.name for path in paths.tuning.glob("*/checkpoints")] == [f"trial-{winner:04d}"]
+    assert [path.parent.name for path in paths.tensorboard.glob("trial-*/events*")] == [f"trial-{winner:04d}"]
 
 
 @pytest.mark.slow
@@ -171,7 +170,7 @@ def test_a_stopped_search_exits_as_a_stopped_job_and_goes_on(searched, tmp_path)
     process.terminate()
     assert process.wait(timeout=120) == 143
     assert "the search has 1 of 6 trials" in log_of(paths)
-    assert [trial.number for trial in study_of(paths).trials if trial.state.is_finished()] == [0]
+    assert [trial.number for trial in study_of(paths).trials if trial.is_finished] == [0]
     write_hyperparameters(paths, {**JOB, "tuning": {**SEARCH, "trials": 3}})
     run_train(paths)
     assert described(paths) == described(searched[0])[:3]
@@ -236,7 +235,7 @@ def test_data_that_no_trial_can_use_ends_the_search_at_once_and_may_be_corrected
     paths = write_job(tmp_path, overrides={**JOB, "tuning": SEARCH}, frames={"val": frame.drop(columns="price")})
     hp = load_hyperparameters(paths)
     with pytest.raises(ContractError, match="price"):
-        search(paths, hp, read_settings(paths), num_gpus=0, stop=StopHandler())
+        search(paths, hp, read_settings(paths), num_gpus=0)
     write_table(frame, paths.channel("val"), "csv")
     assert study_of(paths).trials == []
 
@@ -254,25 +253,13 @@ def test_a_metric_that_no_trial_could_have_ends_the_search_before_one_trains(tmp
     paths = write_job(tmp_path, overrides=overrides, frames={"val": table(24, seed=1).assign(label=labels)})
     hp = load_hyperparameters(paths)
     with pytest.raises(ContractError, match=f"tuning.metric: {metric} is undefined on val: {reason}"):
-        search(paths, hp, read_settings(paths), num_gpus=0, stop=StopHandler())
+        search(paths, hp, read_settings(paths), num_gpus=0)
 
 
 def test_a_search_on_several_hosts_is_refused(tmp_path):
     given = read_settings(write_job(tmp_path, overrides={**JOB, "tuning": SEARCH}))
     with pytest.raises(ContractError, match="tuning: the job has 2 hosts, but a search runs on one"):
         choose_settings(given, hosts=2)
-
-
-def test_a_search_is_refused_over_the_checkpoints_of_another_run(tmp_path):
-    paths = write_job(tmp_path, overrides={**JOB, "tuning": SEARCH})
-    hp = load_hyperparameters(paths)
-    folder = paths.checkpoints / "epoch=0-step=1.ckpt"
-    folder.mkdir(parents=True)
-    (folder / "state.json").write_text('{"step": 1}')
-    (folder / ".metadata").touch()
-    (folder / "manifest.json").write_text(json.dumps({".metadata": 0, "state.json": 11}))
-    with pytest.raises(ContractError, match="has checkpoints of another run"):
-        search(paths, hp, read_settings(paths), num_gpus=0, stop=StopHandler())
 
 
 def test_a_trial_never_opens_test(tmp_path):

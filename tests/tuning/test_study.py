@@ -1,14 +1,11 @@
 """A search draws the same settings however often it is interrupted, and refuses to go on with other inputs."""
 
-import json
 import warnings
 
 import optuna.importance  # "optuna" alone loads it at its first use, over what a test replaced
 import pytest
-from optuna.trial import TrialState
 
 from container.tuning.study import TuningStudy
-from contracts.atomic_files import temporary_path
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from testing.foreign_files import add_foreign_files
@@ -31,8 +28,8 @@ def opened(root, **changes):
 
 def finished(study, value):
     trial = study.begin()
-    study.finish(trial, TrialState.COMPLETE, value=value, reason="")
-    return study.settings(trial)
+    study.finish(trial, "complete", value=value)
+    return study.changes(trial)
 
 
 def test_a_search_that_is_opened_anew_for_every_trial_draws_the_same_settings(tmp_path):
@@ -45,16 +42,14 @@ def test_a_search_that_is_opened_anew_for_every_trial_draws_the_same_settings(tm
 
 def test_a_trial_that_was_interrupted_goes_on_with_its_settings(tmp_path):
     study = opened(tmp_path)
-    study.begin()
-    begun = study.settings(study.begin())
-    again = opened(tmp_path)
-    assert [trial.state for trial in again.trials] == [TrialState.RUNNING] * 2
-    assert again.settings(again.begin(again.trials[1])) == begun
+    begun = [study.begin(), study.begin()]
+    assert opened(tmp_path).trials == begun
+    assert [trial.state for trial in begun] == ["running"] * 2
 
 
 def test_the_first_trial_has_the_settings_of_the_job_that_are_in_the_space(tmp_path):
     study = opened(tmp_path, lr=5e-3, num_channels=[16, 16], batch_size=6)
-    first = study.settings(study.begin())
+    first = study.changes(study.begin())
     assert (first["lr"], first["num_channels"]) == (5e-3, [16, 16])
     assert first["batch_size"] in (4, 8, 12, 16)
 
@@ -74,8 +69,6 @@ def test_the_search_is_in_its_folder_whatever_the_name_of_the_folder(tmp_path, n
     finished(study, 0.5)
     assert len(opened(root).trials) == 1
     assert [path.name for path in tmp_path.iterdir()] == [name]
-    study._backup.replace(study._file)
-    assert len(opened(root).trials) == 1
 
 
 def test_another_encoder_under_the_same_name_is_another_search(tmp_path):
@@ -89,7 +82,7 @@ def test_another_encoder_under_the_same_name_is_another_search(tmp_path):
     paths = write_job(tmp_path / "job", overrides={**given, "tuning": tuning})
     paths.precomputed_artifacts.mkdir()
     (paths.precomputed_artifacts / "notes.txt").touch()
-    TuningStudy(paths, load_hyperparameters(paths), num_workers=1)
+    finished(TuningStudy(paths, load_hyperparameters(paths), num_workers=1), 0.5)
     add_foreign_files(tmp_path)
     TuningStudy(paths, load_hyperparameters(paths), num_workers=1)
     (encoder / "model.safetensors").write_bytes(NO_WEIGHTS.replace(b"\x02", b"\x03").replace(b"}", b" }"))
@@ -105,7 +98,7 @@ def test_losses_that_depend_on_the_class_weights_decide_nothing(tmp_path):
     space = {"class_weights": [[1.0, 1.0], [1.0, 2.0]]}
     study = opened(tmp_path, tuning={"space": space})
     for loss in (0.9, 0.2):
-        study.finish(study.begin(), TrialState.COMPLETE, value=0.5, **{"val/loss": loss})
+        study.finish(study.begin(), "complete", value=0.5, loss=loss)
     assert study.best is not None
     assert study.best.number == 0
 
@@ -113,7 +106,7 @@ def test_losses_that_depend_on_the_class_weights_decide_nothing(tmp_path):
 def test_of_trials_with_equal_values_the_one_with_the_lower_loss_is_the_best(tmp_path):
     study = opened(tmp_path)
     for value, loss in ((0.0, 0.9), (0.0, 0.2), (0.0, 0.2), (0.0, 0.5)):  # F1 scores of a rare class
-        study.finish(study.begin(), TrialState.COMPLETE, value=value, **{"val/loss": loss})
+        study.finish(study.begin(), "complete", value=value, loss=loss)
     assert study.best is not None
     assert study.best.number == 1
 
@@ -130,7 +123,7 @@ def test_of_trials_with_equal_values_the_one_with_the_lower_loss_is_the_best(tmp
     ],
 )
 def test_a_search_of_other_inputs_is_refused_and_named(tmp_path, changes, named):
-    opened(tmp_path)
+    finished(opened(tmp_path), 0.5)
     rows = changes.pop("rows", (60, 24, 24))
     tuning = {"metric": "val/auroc", "space": SPACE, **changes.pop("tuning", {})}
     paths = write_job(tmp_path, overrides={**CNN, "tuning": tuning, **changes}, rows=rows)
@@ -141,12 +134,12 @@ def test_a_search_of_other_inputs_is_refused_and_named(tmp_path, changes, named)
 
 
 @pytest.mark.parametrize(
-    ("name", "cause"), [("study.db", "contains no search"), ("search.json", "cannot be read: it is not JSON")]
+    ("content", "cause"), [("damaged", "cannot be read: it is not JSON"), ('{"fingerprint": {}}', "has no 'trials'")]
 )
-def test_a_damaged_file_of_a_search_is_named(tmp_path, name, cause):
-    opened(tmp_path)
-    file = tmp_path / "checkpoints" / "tuning" / name
-    file.write_bytes(b"damaged" * 1000)
+def test_a_damaged_file_of_a_search_is_named(tmp_path, content, cause):
+    finished(opened(tmp_path), 0.5)
+    file = tmp_path / "checkpoints" / "tuning" / "search.json"
+    file.write_text(content)
     with pytest.raises(ContractError) as refused:
         opened(tmp_path)
     assert refused.value.cause.startswith(f"{file}: {cause}")
@@ -162,8 +155,8 @@ def test_the_setting_that_changes_the_metric_has_the_largest_importance(tmp_path
     study = opened(tmp_path)
     for _ in range(10):
         trial = study.begin()
-        value = 1.0 if study.settings(trial)["num_channels"] == [8, 8] else 0.5
-        study.finish(trial, TrialState.COMPLETE, value=value + trial.params["lr"] / 100)
+        value = 1.0 if study.changes(trial)["num_channels"] == [8, 8] else 0.5
+        study.finish(trial, "complete", value=value + trial.drawn["lr"] / 100)
     importance = study.importance()
     assert set(importance) == set(SPACE)
     assert sum(importance.values()) == pytest.approx(1)
@@ -191,12 +184,3 @@ def test_trials_that_do_not_show_the_importance_of_a_setting_give_none(tmp_path,
         warnings.simplefilter("always")
         assert study.importance() == {}
     assert not warned
-
-
-def test_the_study_is_created_completely_or_not_at_all(tmp_path):
-    study = opened(tmp_path)
-    folder = tmp_path / "checkpoints" / "tuning"
-    assert sorted(path.name for path in folder.iterdir()) == ["search.json", "study.db"]
-    temporary_path(folder / "study.db").write_bytes(b"half of a file")
-    (folder / "study.db").unlink()
-    assert study.settings(opened(tmp_path).begin())["lr"] == json.loads("0.002")

@@ -8,8 +8,8 @@ from container.errors import PeerFailed
 from container.failure import Failure
 from container.job import Job, Scratch, write_json
 from container.launch.workers import StopHandler
-from container.supervisor import FAILED, STOPPED, _verdict
 from container.training.checkpoint_files import LAST
+from container.verdict import FAILED, STOPPED, verdict_on
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
 from testing.jobs import CONFIGURATION
@@ -34,18 +34,18 @@ def stop() -> StopHandler:
 
 
 def test_an_error_of_a_worker_during_a_stop_fails_the_job_with_its_cause(job: Job, stop: StopHandler) -> None:
-    verdict = _verdict(job, DISK_FULL, stop)
+    verdict = verdict_on(job, DISK_FULL, stop)
     assert (verdict.exit_code, verdict.failure) == (FAILED, DISK_FULL)
 
 
 @pytest.mark.parametrize("failure", [KILLED, LOST_PEER], ids=["killed", "lost peer"])
 def test_a_worker_that_a_stop_kills_does_not_fail_the_job(job: Job, stop: StopHandler, failure: Failure) -> None:
-    assert _verdict(job, failure, stop).exit_code == STOPPED
+    assert verdict_on(job, failure, stop).exit_code == STOPPED
 
 
 def test_an_error_of_another_host_after_the_stop_is_complete_does_not_fail_the_job(job: Job, stop: StopHandler) -> None:
     write_json(job.scratch.result_file, {"status": "stopped"})
-    assert _verdict(job, DISK_FULL, stop).exit_code == STOPPED
+    assert verdict_on(job, DISK_FULL, stop).exit_code == STOPPED
 
 
 def test_a_stop_names_the_newest_complete_checkpoint_and_not_that_of_last_ckpt(job: Job, stop: StopHandler) -> None:
@@ -55,10 +55,10 @@ def test_a_stop_names_the_newest_complete_checkpoint_and_not_that_of_last_ckpt(j
         sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
         write_json(folder / name, sizes if content is None else content)
     (job.paths.checkpoints / LAST).write_text("epoch=0-step=1.ckpt\n")
-    assert _verdict(job, None, stop).where == "checkpoint epoch=0-step=2.ckpt is complete"
+    assert verdict_on(job, None, stop).where == "checkpoint epoch=0-step=2.ckpt is complete"
 
 
 def test_a_stop_names_no_checkpoint_if_last_ckpt_names_one_that_is_gone(job: Job, stop: StopHandler) -> None:
     job.paths.checkpoints.mkdir()
     (job.paths.checkpoints / LAST).write_text("epoch=0-step=1.ckpt\n")
-    assert _verdict(job, None, stop).where == "before a checkpoint"
+    assert verdict_on(job, None, stop).where == "before a checkpoint"
