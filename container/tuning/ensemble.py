@@ -12,7 +12,7 @@ from container.job import Fold, Member
 from container.launch.run_queue import Run, RunQueue, Shares, show_curves
 from container.preprocessing.prepared import PreparedData
 from container.training.checkpoint_files import complete_checkpoints
-from container.training.identity import check_identity, identity
+from container.training.identity import check_resumable
 from container.training.state import EarlyStopping, TrainingState, has_trained_longer, is_finished
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
@@ -68,9 +68,9 @@ def train_members(
     if first is not None:
         planned[0] = replace(planned[0], folder=first)
     for each in planned:
-        _check_same_inputs(each.checkpoints, each.hp, prepared)
+        check_resumable(each.hp, each.checkpoints, given=(), prepared=prepared)
     if hp.ensemble_model == "distill" and hp.resume:
-        _check_same_inputs(paths.checkpoints, hp, prepared)  # before hours of training
+        check_resumable(hp, paths.checkpoints, given=(), prepared=prepared)  # before hours of training
     missing = [each for each in planned if not each.is_finished]
     for each in planned:
         if each not in missing and (state := each.state) and has_trained_longer(state, max_epochs=hp.max_epochs):
@@ -110,13 +110,6 @@ def _planned(paths: JobPaths, hp: Hyperparameters, i: int) -> _Planned:
     if hp.cross_fit:
         return _Planned(paths.ensemble / f"fold-{i}", settings, Fold(i, hp.cross_fit, hp.seed))
     return _Planned(paths.ensemble / f"seed-{settings.seed}", settings, None)
-
-
-def _check_same_inputs(checkpoints: Path, hp: Hyperparameters, prepared: PreparedData) -> None:
-    """Raise ContractError if the newest checkpoint has other settings or data than the run would have."""
-    for checkpoint in complete_checkpoints(checkpoints)[-1:]:
-        current = identity(hp, prepared.fitted.fingerprint, prepared.digests)
-        check_identity(checkpoint.content["identity"], current, folder=checkpoint.folder)
 
 
 def _train(missing: Sequence[_Planned], queue: RunQueue, prepared: PreparedData) -> None:
