@@ -233,15 +233,15 @@ def _prepare(plan: _Plan, host: _Host, *, on_inputs: Callable[[], None]) -> tupl
         on_inputs: see `prepare_data`.
     """
     prepared = prepare_data(plan.paths, plan.hp, on_inputs=on_inputs)
+    plan = plan.with_facts(prepared)
     check_val_labels(plan.hp, prepared.summary["splits"]["val"]["classes"])
     check_same_data(host.control, prepared)
     if not plan.hp.resume:
         clear_checkpoints(plan.paths.checkpoints)
         if plan.hp.num_members > 1:
             remove_folder(plan.paths.ensemble)
-    host.timeline.mark("prepare data")
-    plan = plan.with_facts(prepared)
     plan.check_checkpoints(prepared)
+    host.timeline.mark("prepare data")
     return plan, prepared
 
 
