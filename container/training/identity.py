@@ -22,7 +22,7 @@ def identity(hp: Hyperparameters, fitted_fingerprint: str, digests: Mapping[str,
     """Return the settings, the rows of train and val, and the fitted preprocessing that a checkpoint depends on."""
     settings = hp.model_dump(mode="json", include=set(hp.names_of("prepare", "train")))
     rows = {f"the prepared rows of {split}": digests[split] for split in ("train", "val")}
-    return Fingerprint.of({**settings, **rows, _FITTED: fitted_fingerprint})
+    return Fingerprint.of({**dict(sorted(settings.items())), **rows, _FITTED: fitted_fingerprint})
 
 
 def check_resumable(
