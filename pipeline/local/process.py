@@ -38,8 +38,8 @@ def run_step(
     inputs: Mapping[str, Path],
     hyperparameters: Mapping[str, str],
     *,
-    image: str | None,
-    network: bool,
+    image: str | None = None,
+    network: bool = False,
 ) -> None:
     """Create the step's root as SageMaker does, and run its program, which checks its outputs.
 
@@ -84,7 +84,7 @@ def _create_root(
     inputs: Mapping[str, Path],
     hyperparameters: Mapping[str, str],
     *,
-    linked: bool,
+    linked: bool = True,
 ) -> None:
     """Write everything that the program reads.
 
