@@ -146,8 +146,7 @@ def choose_settings(
             then with each value that the preset wants: a value that it refuses is not chosen.
 
     Raises:
-        ContractError: `given` is invalid, or needs one host, or combines networks although the job trains one; or
-            `check` refuses it.
+        ContractError: `given` is invalid or cannot run on these hosts, or `check` refuses it.
     """
     hp, values = _valid(given, hosts=hosts)
     check(hp)
@@ -186,11 +185,21 @@ def choose_settings(
                 of_preset[name] = (json.dumps(choice.value), choice.reason)
                 lines.append(f"{about}; the search takes it from {searched[name]}" if name in searched else about)
             elif name not in given.drawn and choice.is_final and getattr(hp, name) != choice.value:
-                own = hp.model_dump(mode="json", include={name})[name]
-                lines.append(f"{about}; not chosen, because you set it to {json.dumps(own)}")
+                lines.append(f"{about}; not chosen, because you set it to {_as_json(hp, name)}")
         hp = chosen
+    if not given.drawn:
+        _check_networks(hp)
+    return ChosenSettings(hp, lines, of_preset)
+
+
+def _as_json(hp: Hyperparameters, name: str) -> str:
+    return json.dumps(hp.model_dump(mode="json", include={name})[name])
+
+
+def _check_networks(hp: Hyperparameters) -> None:
+    """Raise ContractError for an ensemble_model of one network."""
     networks = hp.tuning.final_seeds if hp.tuning is not None else hp.num_members
-    if hp.ensemble_model != "average" and networks == 1 and not given.drawn:
+    if hp.ensemble_model != "average" and networks == 1:
         raise ContractError(
             f"ensemble_model: is {hp.ensemble_model}, but the job trains one network",
             "Set final_seeds to 2 or more in tuning, or remove ensemble_model. With tuning.engine sagemaker, which has "
@@ -198,7 +207,6 @@ def choose_settings(
             if hp.tuning is not None
             else "Set ensemble or cross_fit to the number of networks, or remove ensemble_model.",
         )
-    return ChosenSettings(hp, lines, of_preset)
 
 
 def _valid(given: GivenSettings, *, hosts: int) -> tuple[Hyperparameters, dict[str, Any]]:

@@ -33,11 +33,6 @@ class LinearText:
     weights: tuple[np.ndarray, ...]
     bias: np.ndarray
 
-    @property
-    def num_scores(self) -> int:
-        """Return S."""
-        return count_scores(len(self.weights), columns=len(self.bias))
-
     def scores(self, terms: Sequence[sparse.csr_matrix]) -> np.ndarray:
         """Return the score of each text, then with two texts their sum; the bias is part of the last. [N, S]"""
         parts = [matrix @ weights for matrix, weights in zip(terms, self.weights, strict=True)]

@@ -92,8 +92,7 @@ def read_tables(
         ContractError: damaged files, columns that are missing, labels of which no classifier can be trained.
     """
     parts = _parts(inputs, scratch)
-    first = next(iter(parts.values()))
-    nested = first.nested
+    nested = next(iter(parts.values())).nested
     parts = {split: part.single_valued() for split, part in parts.items()}
     names = next(iter(parts.values())).columns
     where = str(inputs[0])
@@ -108,11 +107,7 @@ def read_tables(
     for index, part_files in enumerate(parts.values()):
         for part in part_files.iter_tables(names):
             found = collector.add(part.table[label], origin=part.origin)
-            if len(collector.index) > MOST_LABELS:
-                check_classification(label, collector.counts, where=where)
-                raise ContractError(
-                    f"{where}: column {label!r} has more than {MOST_LABELS:,} labels", "Name another column by --label."
-                )
+            _check_number_of_labels(label, collector, where=where)
             own = row_hashes(part.table, seed=0)
             rows = part.table.num_rows
             profile.add(part.table, hashes=own, splits=np.zeros(rows, np.int8), labels=found)
@@ -138,6 +133,14 @@ def read_tables(
         sample=sample,
         nested=nested,
     )
+
+
+def _check_number_of_labels(label: str, collector: LabelCollector, *, where: str) -> None:
+    if len(collector.index) > MOST_LABELS:
+        check_classification(label, collector.counts, where=where)
+        raise ContractError(
+            f"{where}: column {label!r} has more than {MOST_LABELS:,} labels", "Name another column by --label."
+        )
 
 
 def _parts(inputs: Sequence[Path], scratch: Path) -> dict[str, PartFiles]:

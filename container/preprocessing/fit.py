@@ -294,13 +294,7 @@ def fit_preprocessing(
         imputation[name] = float(getattr(statistics.numeric[name], hp.imputation_strategy))
     _name_unused(hp, columns, precomputed)
     tables, folds = _risk_tables(statistics, hp, labels, precomputed.risk_tables or {})
-    subtracted = {name: value for name in columns.numeric if (value := fit_subtracted(statistics.numeric[name]))}
-    for name, value in subtracted.items():
-        log_detail(
-            logger, "%s: the numbers in %r are close together: %.17g is subtracted from them.", where, name, value
-        )
-    days = [date_inputs(column)[DATE_PARTS.index("days")] for column in columns.dates]
-    subtracted |= {name: statistics.numeric[name].median for name in days}
+    subtracted = _subtracted(statistics, where)
     inputs = [
         InputDistribution.of_numbers(
             statistics.numeric[name], fill=imputation[name], subtracted=subtracted.get(name, 0.0)
@@ -310,11 +304,7 @@ def fit_preprocessing(
     constant = [name for name, column in zip(columns.numeric, inputs) if not column.std]
     if constant and hp.numeric_transform != "none":
         logger.warning("%s: every number in %s is the same: the column has no effect.", where, ", ".join(constant))
-    indicators = tuple(name for name in columns.numeric if hp.missing_indicators and _varies(statistics.numeric[name]))
-    if indicators:
-        log_detail(
-            logger, "%s: an additional input tells whether a number is missing in %s.", where, ", ".join(indicators)
-        )
+    indicators = _indicators(statistics, hp, where)
     inputs += [InputDistribution.of_indicator(statistics.numeric[name]) for name in indicators]
     for name in columns.categorical:
         inputs += _risk_inputs(statistics, labels, tables[name], folds.get(name), name)
@@ -346,6 +336,30 @@ def fit_preprocessing(
     )
     assert len(set(fitted.feature_columns)) == len(fitted.feature_columns), "check_tabular_inputs refuses such settings"
     return fitted, FoldedRisks(hp.seed, statistics.num_folds, folds) if folds else None
+
+
+def _indicators(statistics: SplitStatistics, hp: Hyperparameters, where: str) -> tuple[str, ...]:
+    """Return the numeric columns with an input that tells where the number is missing."""
+    indicators = tuple(
+        name for name in statistics.columns.numeric if hp.missing_indicators and _varies(statistics.numeric[name])
+    )
+    if indicators:
+        log_detail(
+            logger, "%s: an additional input tells whether a number is missing in %s.", where, ", ".join(indicators)
+        )
+    return indicators
+
+
+def _subtracted(statistics: SplitStatistics, where: str) -> dict[str, float]:
+    """Return the value that is subtracted from each numeric column of close numbers, and from each number of days."""
+    columns = statistics.columns
+    subtracted = {name: value for name in columns.numeric if (value := fit_subtracted(statistics.numeric[name]))}
+    for name, value in subtracted.items():
+        log_detail(
+            logger, "%s: the numbers in %r are close together: %.17g is subtracted from them.", where, name, value
+        )
+    days = [date_inputs(column)[DATE_PARTS.index("days")] for column in columns.dates]
+    return subtracted | {name: statistics.numeric[name].median for name in days}
 
 
 def _varies(summary: NumericSummary) -> bool:

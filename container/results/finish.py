@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
+from container.data.split import PreparedSplit
 from container.decision.decision import Decision
 from container.decision.softmax import softmax
 from container.errors import StopAgreed
@@ -99,15 +100,19 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     evaluation = replace(evaluation, companion=combined.report, label_issues=issues)
     metrics, written = _write_results(job, evaluation, step=trained.state.step)
     if trained.out_of_fold is not None:
-        path = job.paths.output_data / artifacts.OUT_OF_FOLD
-        train = data.splits["train"]
-        labels = train.column("label").to_numpy()
-        write_out_of_fold(path, rows=train.column("row"), labels=labels, probabilities=trained.out_of_fold)
-        written[path.name] = path.stat().st_size
+        written[artifacts.OUT_OF_FOLD] = _write_out_of_fold(job, data.splits["train"], trained.out_of_fold)
     logger.info("%s", metric_line(metrics))
     job.timeline.mark("report")
     log_detail(logger, "time of each phase: %s", job.timeline)
     write_json(job.scratch.result_file, {"status": "completed", "model": files, "output": written, "metrics": metrics})
+
+
+def _write_out_of_fold(job: Job, train: PreparedSplit, probabilities: np.ndarray) -> int:
+    """Write the probabilities, and return the size of the file."""
+    path = job.paths.output_data / artifacts.OUT_OF_FOLD
+    labels = train.column("label").to_numpy()
+    write_out_of_fold(path, rows=train.column("row"), labels=labels, probabilities=probabilities)
+    return path.stat().st_size
 
 
 def _fit_decision(job: Job, trained: Trained, data: JobData) -> Decision:
