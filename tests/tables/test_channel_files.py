@@ -48,19 +48,13 @@ def test_a_missing_channel_an_empty_one_and_a_missing_file_are_named(tmp_path: P
         find_data_files(tmp_path, "notes.txt")
 
 
-def test_one_channel_has_one_format(tmp_path: Path) -> None:
-    files = [write_table(tmp_path / name, table(3)) for name in ("a.csv", "b.parquet")]
-    with pytest.raises(ContractError, match=r"several formats: a\.csv \(csv\), b\.parquet \(parquet\)"):
-        input_format(files)
-    assert input_format([tmp_path / "x.tsv.gz"]) == "tsv"
-
-
-def test_files_of_several_formats_in_several_folders_are_named_below_the_folder_of_all(tmp_path: Path) -> None:
+def test_files_of_several_formats_are_named_below_the_folder_of_all(tmp_path: Path) -> None:
     with pytest.raises(ContractError) as caught:
         input_format([tmp_path / "eu" / "part.csv", tmp_path / "us" / "part.parquet"])
     assert caught.value.cause == (
         f"{tmp_path}: contains files of several formats: eu/part.csv (csv), us/part.parquet (parquet)"
     )
+    assert input_format([tmp_path / "x.tsv.gz"]) == "tsv"
 
 
 @pytest.mark.parametrize("suffix", [".csv", ".tsv", ".parquet"])
@@ -221,12 +215,6 @@ def test_the_same_key_in_any_spelling_is_one() -> None:
     ]
 
 
-@given(st.lists(st.one_of(st.none(), st.integers(-(2**62), 2**62))))
-def test_integers_have_the_key_of_their_text(values: list[int | None]) -> None:
-    written = pa.array([None if value is None else str(value) for value in values], pa.string())
-    assert keys(pa.array(values, pa.int64())) == keys(written)
-
-
 @given(st.lists(st.one_of(st.none(), st.floats(-1e30, 1e30))))
 def test_a_number_means_the_same_as_its_text(values: list[float | None]) -> None:
     written = pa.array([None if value is None else repr(value) for value in values], pa.string())
@@ -242,31 +230,9 @@ def test_missing_numbers_are_known_by_name() -> None:
 
 @pytest.mark.parametrize(
     "value",
-    [
-        "twelve",
-        "1,5",
-        "1_000",
-        "inf",
-        "-Infinity",
-        "0x10",
-        "1e39",
-        "2024-01-01",
-        "1 2",
-        "++1",
-        "+-1",
-        "-+1",
-        "--1",
-        "+ 1",
-        "+",
-        ".",
-        "1e",
-        "1d5",
-        "1e400",
-        "+nan",
-        "\u0661\u0662",
-        "\uff11",
-    ],
-)
+    ["twelve", "1,5", "1_000", "inf", "-Infinity", "0x10", "1e39", "2024-01-01", "1 2", "++1", "+-1", "-+1", "--1",
+     "+ 1", "+", ".", "1e", "1d5", "1e400", "+nan", "\u0661\u0662", "\uff11"],
+)  # fmt: skip
 def test_what_is_no_number_is_named_with_file_row_column_and_value(value: str) -> None:
     with pytest.raises(ContractError) as caught:
         numbers(pa.array(["1", "", value]), "price", origin=Origin(Path("/data/a.csv"), 10))
@@ -299,10 +265,14 @@ def test_floats_are_named_as_python_and_pandas_write_them() -> None:
     assert keys(pa.array(written)).to_pylist() == [repr(value) for value in values]
 
 
-@given(st.lists(st.one_of(st.none(), st.floats(-1e15, 1e15))))
-def test_a_float_has_the_key_of_its_text(values: list[float | None]) -> None:
+@pytest.mark.parametrize(
+    ("kind", "drawn"), [(pa.int64(), st.integers(-(2**62), 2**62)), (pa.float64(), st.floats(-1e15, 1e15))]
+)
+@given(data=st.data())
+def test_a_number_has_the_key_of_its_text(data: st.DataObject, kind: pa.DataType, drawn: st.SearchStrategy) -> None:
+    values = data.draw(st.lists(st.one_of(st.none(), drawn)))
     written = pa.array([None if value is None else repr(value) for value in values], pa.string())
-    assert keys(pa.array(values, pa.float64())) == keys(written)
+    assert keys(pa.array(values, kind)) == keys(written)
 
 
 def test_a_time_has_one_key_in_every_unit_and_zone() -> None:
@@ -325,11 +295,11 @@ def test_a_dataframe_keeps_the_precision_of_its_columns() -> None:
         "f": np.array([8.1, np.nan], np.float32),
         "t": pd.to_datetime(["2026-01-02", None]),
         "i": pd.array([1, None], "Int64"),
-        "c": pd.Categorical(["a", None]),
+        "c": pd.Categorical(np.array([9.3, np.nan], np.float32)),
         "o": ["x", 5],
     })  # fmt: skip
     found = records_to_table(frame)
-    assert [keys(found[name])[0].as_py() for name in "ftico"] == ["8.1", "2026-01-02", "1", "a", "x"]
+    assert [keys(found[name])[0].as_py() for name in "ftico"] == ["8.1", "2026-01-02", "1", "9.3", "x"]
     assert [keys(found[name])[1].as_py() for name in "ftico"] == [None, None, None, None, "5"]
 
 
@@ -375,11 +345,6 @@ def test_a_nul_byte_is_refused_when_it_is_written_as_csv(tmp_path: Path, written
         writer.write(written)
     with TableWriter(tmp_path / "a.parquet", written.schema) as writer:
         writer.write(written)
-
-
-def test_categories_of_a_dataframe_keep_the_precision_of_their_type() -> None:
-    frame = pd.DataFrame({"c": pd.Categorical(np.array([8.1, np.nan, 7], np.float32))})
-    assert keys(records_to_table(frame)["c"]).to_pylist() == ["8.1", None, "7"]
 
 
 @pytest.mark.parametrize(
@@ -468,13 +433,10 @@ NOT_UTF8 = pa.StringArray.from_buffers(1, pa.py_buffer(bytes(4) + b"\2\0\0\0"), 
     [
         (pa.array([[1], [2]]), r"a\.parquet: column 'c' is of type list<.*>, which is not a type of single values"),
         (pa.array([{"x": 1}]), r"a\.parquet: column 'c' is of type struct<.*>"),
-        (pa.array([b"\xff\xfe"]), r"a\.parquet: row 1: column 'c' is binary and is not UTF-8 text"),
-        (NOT_UTF8, r"a\.parquet: row 1: column 'c' is string and is not UTF-8 text"),
         (
             NOT_UTF8.dictionary_encode(),
             r"a\.parquet: row 1: column 'c' is dictionary<values=string.*> and is not UTF-8 text",
         ),
-        (NOT_UTF8.cast(pa.large_string()), r"a\.parquet: row 1: column 'c' is large_string and is not UTF-8 text"),
     ],
 )
 def test_a_column_that_holds_no_single_values_is_named_with_its_file(
