@@ -259,11 +259,15 @@ class Workers:
             self._launcher.wait()
 
     def _kill_all(self) -> None:
-        if self._launcher is None or self._launcher.poll() is not None:
+        if self._launcher is None:
             return
-        _signal(self._pids(), signal.SIGKILL)
-        self._launcher.kill()  # workers that have no pid file yet die with their parent
-        self._launcher.wait()
+        if self._launcher.poll() is None:
+            _signal(self._pids(), signal.SIGKILL)
+            self._launcher.kill()  # workers that have no pid file yet die with their parent
+            self._launcher.wait()
+        assert self._launcher.stdin is not None
+        with suppress(BrokenPipeError):  # of an attempt that it did not read
+            self._launcher.stdin.close()
 
 
 def _defaults(environment: Mapping[str, str]) -> dict[str, str]:

@@ -346,9 +346,7 @@ def test_a_killed_run_is_never_taken_for_complete(paths: JobPaths) -> None:
     ("split", "content", "given", "message"),
     [
         ("val", None, {}, "channel val: the folder .* does not exist"),
-        ("test", table(0), {}, "channel test: .*data.csv has no rows"),
         ("val", table(4).drop(["text"]), {}, r"val/data.csv: column 'text' is missing"),
-        ("train", table(9, x=[None] * 9), {}, "column 'x' has no value in any"),
         ("train", table(9), {"full_field_list": ["id", "text", "x", "y", "c", "label", "z"]}, "column 'z' is missing"),
         ("train", table(9), {"train_filename": "x" * 300 + ".csv"}, r"x.csv: cannot be read: File name too long"),
         ("train", table(9), {"train_filename": "other.csv"}, r"other.csv does not exist; it contains data.csv"),

