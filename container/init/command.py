@@ -62,7 +62,7 @@ def init(paths: JobPaths, options: InitOptions) -> int:
 
 
 def _init(paths: JobPaths, options: InitOptions) -> None:
-    _check_root(paths, force=options.force)
+    _check_root(paths, options)
     with tempfile.TemporaryDirectory(prefix="init-") as scratch:
         raw = read_tables(
             options.tables, label=options.label, given=_given(options.roles), scratch=Path(scratch),
@@ -94,26 +94,32 @@ def _init(paths: JobPaths, options: InitOptions) -> None:
     print(f"\nWritten: {file}, {paths.root / PAGE} and the splits. Train with:\n{command}", flush=True)
 
 
-def _check_root(paths: JobPaths, *, force: bool) -> None:
-    """Raise ContractError where the folder has a job, unless its input may be replaced."""
+def _check_root(paths: JobPaths, options: InitOptions) -> None:
+    """Raise ContractError where the folder has a job, unless its input may be replaced, or a table is part of it."""
     check_writable(paths.root)
+    replaced = [paths.channel(split).resolve() for split in SPLITS]
+    for table in options.tables:
+        place = table.resolve()
+        if any(
+            place.is_relative_to(folder) or (folder.is_relative_to(place) and exists(folder)) for folder in replaced
+        ):
+            raise ContractError(f"TABLE: {table} is in a folder that init replaces", "Move it out of the job's folder.")
     there = [*(paths.channel(split) for split in SPLITS), *paths.hyperparameter_files, paths.model, paths.checkpoints]
     found = [path for path in there if exists(path) and not (path.is_dir() and not any(path.iterdir()))]
-    if found and not force:
+    if found and not options.force:
         raise ContractError(
             f"--root: {paths.root} has a job: {', '.join(str(path.relative_to(paths.root)) for path in found)}",
             "Name another folder, or use --force to replace its input; the results of an earlier training stay.",
         )
 
 
-def _given(options: Mapping[str, Sequence[str]]) -> dict[str, Role]:
-    given: dict[str, Role] = {}
+def _given(options: Mapping[str, Sequence[str]]) -> dict[str, tuple[Role, str]]:
+    given: dict[str, tuple[Role, str]] = {}
     for option, names in options.items():
         for name in names:
-            if given.setdefault(name, role := ROLE_OPTIONS[option]) != role:
-                raise ContractError(
-                    f"--{option}: {name!r} is also given as {given[name]}", "Give each column one role."
-                )
+            role = ROLE_OPTIONS[option], f"--{option}"
+            if given.setdefault(name, role) != role:
+                raise ContractError(f"--{option}: {name!r} is also given by {given[name][1]}", "Give it one role.")
     return given
 
 

@@ -1,5 +1,6 @@
 """Read raw tables once: the labels and hashes of all rows, and a sample that decides the roles of the columns."""
 
+import logging
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -21,6 +22,9 @@ from container.tables.values import keys
 from contracts.errors import ContractError
 from contracts.paths import CHANNEL_ALIASES, SPLITS
 
+logger = logging.getLogger(__name__)
+
+ROWS_PER_LINE = 500_000
 LABEL_NAMES = ("label", "target", "class", "y", "outcome")
 MOST_LABELS = 1000
 _SPLIT_NAMES = {**{name: name for name in SPLITS}, **CHANNEL_ALIASES, "valid": "val", "dev": "val"}
@@ -57,10 +61,6 @@ class RawTables:
     def rows(self) -> int:
         return len(self.codes)
 
-    @property
-    def text_names(self) -> list[str]:
-        return self.of_role("text")
-
     def of_role(self, role: Role) -> list[str]:
         return [column.name for column in self.columns.values() if column.role == role]
 
@@ -77,7 +77,7 @@ def read_tables(
     inputs: Sequence[Path],
     *,
     label: str | None,
-    given: Mapping[str, Role],
+    given: Mapping[str, tuple[Role, str]],
     scratch: Path,
     group: str | None = None,
     time: str | None = None,
@@ -110,6 +110,8 @@ def read_tables(
             _check_number_of_labels(label, collector, where=where)
             own = row_hashes(part.table, seed=0)
             rows = part.table.num_rows
+            if (profile.rows + rows) // ROWS_PER_LINE > profile.rows // ROWS_PER_LINE:
+                logger.info("%s rows read", f"{profile.rows + rows:,}")
             profile.add(part.table, hashes=own, splits=np.zeros(rows, np.int8), labels=found)
             source.append(np.full(rows, index, np.int8))
             codes.append(found.astype(np.int16))
@@ -120,7 +122,12 @@ def read_tables(
     _check_labels(label, collector, where=where)
     assert sample is not None, "two labels are two rows"
     facts = facts_of(sample, rows=profile.rows, missing=profile.missing)
-    columns = decide_roles(facts, label=label, given=_without_splitting(given, facts, group=group, time=time))
+    splitting: dict[str, tuple[Role, str]] = {
+        name: ("ignored", f"splits the rows (--{option})")
+        for option, name in (("group", group), ("time", time))
+        if name
+    }
+    columns = decide_roles(facts, label=label, given={**splitting, **given})
     return RawTables(
         parts=parts,
         columns=columns,
@@ -203,12 +210,3 @@ def _check_labels(label: str, collector: LabelCollector, *, where: str) -> None:
             f"{where}: column {label!r} has {found}, but a classifier needs two classes",
             "Name another column by --label, or provide rows of the other classes.",
         )
-
-
-def _without_splitting(
-    given: Mapping[str, Role], facts: Mapping[str, object], *, group: str | None, time: str | None
-) -> dict[str, Role]:
-    """Return the given roles; a column that splits the rows is no input unless the user says so."""
-    assert not {group, time} - {None} - facts.keys(), "the columns were looked for"
-    splitting: dict[str, Role] = {name: "ignored" for name in (group, time) if name}
-    return {**splitting, **given}

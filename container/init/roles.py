@@ -33,12 +33,14 @@ class Column:
         return self.facts.name
 
 
-def decide_roles(facts: Mapping[str, ColumnFacts], *, label: str, given: Mapping[str, Role]) -> dict[str, Column]:
+def decide_roles(
+    facts: Mapping[str, ColumnFacts], *, label: str, given: Mapping[str, tuple[Role, str]]
+) -> dict[str, Column]:
     """Return the columns with their roles, in the order of the table.
 
     Args:
         label: the column of the label.
-        given: roles that the user chose, by column.
+        given: roles that the user chose, by column, with the reason.
 
     Raises:
         ContractError: a column that the table lacks, or several ids.
@@ -47,9 +49,9 @@ def decide_roles(facts: Mapping[str, ColumnFacts], *, label: str, given: Mapping
         if name not in facts:
             hint = did_you_mean(name, list(facts), hint=SIMILAR)
             raise ContractError(f"the table has no column {name!r}{hint}", f"Its columns: {', '.join(facts)}.")
-    if given.get(label, "label") != "label":
-        raise ContractError(f"--label: {label!r} is also given as {given[label]}", "Give each column one role.")
-    chosen = [name for name, role in given.items() if role == "id"]
+    if label in given:
+        raise ContractError(f"--label: {label!r} is also given by {given[label][1]}", "Give each column one role.")
+    chosen = [name for name, (role, _) in given.items() if role == "id"]
     if len(chosen) > 1:
         raise ContractError(f"--id: names {len(chosen)} columns: {', '.join(chosen)}", "Name one of them.")
     columns = {}
@@ -57,7 +59,7 @@ def decide_roles(facts: Mapping[str, ColumnFacts], *, label: str, given: Mapping
         if name == label:
             columns[name] = Column(each, "label", "the label")
         elif name in given:
-            columns[name] = Column(each, given[name], f"--{given[name].replace('ignored', 'ignore')}")
+            columns[name] = Column(each, *given[name])
         else:
             columns[name] = Column(each, *_role(each))
     columns = _one_id(columns, chosen)

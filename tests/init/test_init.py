@@ -164,6 +164,13 @@ def test_a_folder_with_a_job_is_refused_without_force(tmp_path, capsys):
     assert sum(len(split(paths, name)) for name in SPLITS) == 100
 
 
+def test_a_table_in_the_folder_that_init_replaces_is_refused(tmp_path, capsys):
+    paths = run_init(tmp_path, raw_table())
+    assert main(["init", str(paths.channel("train")), "--root", str(paths.root), "--force"]) == 1
+    assert "is in a folder that init replaces" in capsys.readouterr().err
+    assert len(split(paths, "train")) == 160
+
+
 @pytest.mark.slow
 def test_a_table_that_pandas_saved_with_its_index_trains_without_a_change(tmp_path):
     raw = raw_table().drop(columns="ticket").rename_axis("").reset_index()

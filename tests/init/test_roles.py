@@ -73,7 +73,7 @@ def test_of_several_ids_the_one_with_the_name_of_an_id_stays():
 def test_the_roles_that_the_user_names_win():
     table = pa.table({"no": range(ROWS), "note": words(9), "y": ["a", "b"] * (ROWS // 2)})
     facts = facts_of(table, rows=ROWS, missing=dict.fromkeys(table.column_names, 0))
-    columns = decide_roles(facts, label="y", given={"no": "number", "note": "ignored"})
+    columns = decide_roles(facts, label="y", given={"no": ("number", "--number"), "note": ("ignored", "--ignore")})
     assert columns["note"].role == "ignored"
     assert columns["no"].role == "text"  # the model needs one
     assert "read as text, because no column is text" in columns["no"].why
