@@ -141,7 +141,7 @@ def _text_columns(hp: Hyperparameters) -> tuple[str, ...]:
 def used_columns(hp: Hyperparameters) -> dict[str, list[str]]:
     """Return the columns that a job reads, by the hyperparameter that names them."""
     return {
-        **{name: [getattr(hp, name)] for name in ("id_name", "label_name") if getattr(hp, name)},
+        **{name: [getattr(hp, name)] for name in ("id_name", "label_name", "weight_name") if getattr(hp, name)},
         **{field.source("text_name", hp.model_fields_set): list(field.columns) for field in hp.text_fields},
         "cat_field_list": hp.cat_field_list,
         "tab_field_list": hp.tab_field_list,

@@ -54,7 +54,9 @@ def rows(
             chunks[0].append(100 + int(y))
         records.append([[2, *chunk, 3] for chunk in chunks])
     tabular = (rng.normal(size=(number, columns)) + np.arange(columns, 0, -1) * label[:, None] * 0.5).astype(np.float32)
-    return RecordArrays(np.arange(number), label.astype(np.int64), tabular, (text(records),))
+    return RecordArrays(
+        np.arange(number), label.astype(np.int64), tabular, (text(records),), np.ones(number, np.float32)
+    )
 
 
 def without_meaning(part: RecordArrays) -> RecordArrays:

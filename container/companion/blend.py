@@ -93,10 +93,10 @@ def try_blend(
     Args:
         network, companion: logits. [N, K] each
         rows: numbers of the records, which determine the folds. [N]
-        weights: of the classes in val/loss. [K]
+        weights: of the records in val/loss, above 0. [N]
     """
     parts = np.stack([network, companion]).astype(np.float64)  # [2, N, K]
-    of_records = weights[labels] / weights[labels].mean()
+    of_records = weights / weights.mean()
     folds = fold_of(rows, seed=seed, num_folds=_FOLDS)
     gains = np.zeros(len(labels))
     for fold in range(_FOLDS):

@@ -90,7 +90,7 @@ def fit_companion(
     """
     limit = _row_limit(train[0].tabular.shape[1], len(fields), min(len(class_weights), MOST_CLASSES))
     rows = _chosen_rows(train, limit=limit, seed=seed)
-    labels = np.concatenate([part.label for part in train])
+    labels = every = np.concatenate([part.label for part in train])
     counts = np.bincount(labels[labels >= 0], minlength=len(class_weights))  # [K]
     sampled = np.bincount(labels[rows], minlength=len(class_weights))  # [K]
     classes = np.flatnonzero(sampled >= FEWEST_ROWS)
@@ -104,7 +104,8 @@ def fit_companion(
     codes = np.searchsorted(classes, labels)
     stands_for = counts[classes] / sampled[classes]  # rows of train for each row of a class
     stands_for *= sampled[classes].sum() / counts[classes].sum()  # their mean is 1, which regularization assumes
-    weights = np.asarray(class_weights)[labels] * stands_for[codes]
+    of_records = np.concatenate([part.weight for part in chosen]).astype(np.float64)
+    weights = np.asarray(class_weights)[labels] * stands_for[codes] * (of_records / of_records.mean())
     folds = _even_folds(numbers, codes, seed=seed)
     bags, terms = _terms(chosen, len(fields), columns=num_columns(len(classes)))
     linear = fit_linear(terms, codes, weights=weights)
@@ -117,7 +118,8 @@ def fit_companion(
     if not uses_texts:
         assert table is not None
         trees = table
-    log_shares = _log_shares(counts, class_weights, classes)
+    totals = np.bincount(every[every >= 0], np.concatenate([part.weight for part in train])[every >= 0], len(counts))
+    log_shares = _log_shares(totals, class_weights, classes)
     companion = build_companion(
         fields, bags, linear, trees, num_numbers=tabular.shape[1], classes=classes, log_shares=log_shares
     )

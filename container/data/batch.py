@@ -85,7 +85,7 @@ class PackedBatch:
         tabular: inputs of the table in the order of feature_columns.txt, before the numeric transform. [B, K] float32
         labels: class ids, or UNLABELLED. [B] int64
         rows: row number in the split; -1 for a record that only fills an empty slot. [B] int64
-        weights: 1, or 0 for a record that only fills an empty slot. [B] float32
+        weights: of weight_name or 1, and 0 for a record that only fills an empty slot. [B] float32
         targets: probabilities by other networks, to train on in addition to the labels; None without. [B, K] float32
     """
 
@@ -98,7 +98,7 @@ class PackedBatch:
 
     @property
     def num_records(self) -> int:
-        """Return the number of records with a weight above 0."""
+        """Return the number of records that do not only fill an empty slot."""
         return int((self.rows >= 0).sum())
 
     @property

@@ -42,12 +42,13 @@ class TextArrays:
 
 @dataclass(frozen=True)
 class RecordArrays:
-    """R prepared records: `row` [R], `label` [R], `tabular` [R, K], and one TextArrays per role."""
+    """R prepared records: `row`, `label`, `weight` [R], `tabular` [R, K], and one TextArrays per role."""
 
     row: np.ndarray
     label: np.ndarray
     tabular: np.ndarray
     texts: tuple[TextArrays, ...]
+    weight: np.ndarray
 
     @classmethod
     def from_batch(cls, batch: pa.RecordBatch, roles: Sequence[str]) -> "RecordArrays":
@@ -58,12 +59,15 @@ class RecordArrays:
             texts.append(TextArrays(*(part.to_numpy() for column in lists for part in (column.values, column.offsets))))
         tabular = batch.column("tabular")
         table = tabular.flatten().to_numpy().reshape(len(batch), tabular.type.list_size)
-        return cls(batch.column("row").to_numpy(), batch.column("label").to_numpy(), table, tuple(texts))
+        row, label = (batch.column(name).to_numpy() for name in ("row", "label"))
+        weighted = "weight" in batch.schema.names
+        weight = batch.column("weight").to_numpy() if weighted else np.ones(len(row), np.float32)
+        return cls(row, label, table, tuple(texts), weight)
 
     def take(self, records: np.ndarray) -> "RecordArrays":
         """Return a copy of some records."""
         texts = tuple(text.take(records) for text in self.texts)
-        return RecordArrays(self.row[records], self.label[records], self.tabular[records], texts)
+        return RecordArrays(self.row[records], self.label[records], self.tabular[records], texts, self.weight[records])
 
     def padded_shapes(self, index: int) -> list[tuple[int, int]]:
         """Return (chunks, longest chunk) of each text of one record: its shape in the dense form."""

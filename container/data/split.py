@@ -57,6 +57,11 @@ class PreparedSplit:
         column = pa.chunked_array(chunks, type=self._reader.schema.field(i).type)
         return column if self._chosen is None else column.take(pa.array(self._chosen))
 
+    def weights(self) -> np.ndarray:
+        """Return the weight of each record; 1 without weight_name. [len(self)]"""
+        weighted = "weight" in self._reader.schema.names
+        return self.column("weight").to_numpy() if weighted else np.ones(len(self), np.float32)
+
     def arrays(self) -> list[RecordArrays]:
         """Return all records of the file, in order, as views."""
         return [self._arrays_of(batch) for batch in range(len(self._starts) - 1)]
@@ -103,7 +108,7 @@ def pack_records(arrays: Sequence[RecordArrays], indices: Sequence[int], *, fill
         tabular=torch.from_numpy(np.stack([a.tabular[i] for a, i in zip(arrays, indices)])),
         labels=torch.from_numpy(np.array([a.label[i] for a, i in zip(arrays, indices)], np.int64)),
         rows=torch.from_numpy(np.full_like(rows, -1) if filler else rows),
-        weights=torch.full((len(rows),), 0.0 if filler else 1.0),
+        weights=torch.from_numpy(np.array([0 if filler else a.weight[i] for a, i in zip(arrays, indices)], np.float32)),
     )
 
 

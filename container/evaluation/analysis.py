@@ -98,6 +98,7 @@ class SplitAnalysis:
     calibration: Calibration | None
     uncalibrated: Calibration | None
     problem: str | None
+    weighted: MetricValues | None = None
 
     @property
     def labelled(self) -> int:
@@ -137,7 +138,7 @@ def analyze(
             rankings=ranked[name],
             class_labels=class_labels,
             loss=losses.get(name),
-            weights=weights,
+            class_weights=weights,
             threshold=threshold if len(class_labels) == 2 else None,
             chosen=chosen,
             uncalibrated=(uncalibrated or {}).get(name),
@@ -155,6 +156,11 @@ def metrics_json(
     return {
         **{f"{split}/{name}": value for split, a in items for name, value in a.metrics.values.items()},
         "undefined": {f"{split}/{name}": why for split, a in items for name, why in a.metrics.undefined.items()},
+        **{
+            f"{split}/weighted/{name}": value
+            for split, a in items
+            for name, value in (a.weighted.values if a.weighted else {}).items()
+        },
         "records": {split: {"rows": a.rows, "labelled": a.labelled} for split, a in items},
         "baselines": {split: a.baselines for split, a in items},
         "intervals_95": {split: {name: list(pair) for name, pair in a.intervals.items()} for split, a in items},
@@ -214,7 +220,7 @@ def _analyze_split(
     rankings: dict[int, Ranking],
     class_labels: Sequence[int | str],
     loss: float | None,
-    weights: np.ndarray,
+    class_weights: np.ndarray,
     threshold: float | None,
     chosen: float | None,
     uncalibrated: np.ndarray | None,
@@ -249,7 +255,7 @@ def _analyze_split(
         split=split.split,
         rows=len(split.labels),
         metrics=metrics,
-        baselines=_baselines(counts, weights),
+        baselines=_baselines(counts, class_weights),
         intervals=_intervals(metrics, rankings, labelled=len(labels), binary=binary),
         class_counts=counts,
         classes=_class_scores(confusion, class_labels, _areas_per_class(curves, labels, probabilities)),
@@ -264,7 +270,18 @@ def _analyze_split(
         calibration=calibrate(labels, probabilities) if problem is None else None,
         uncalibrated=None if uncalibrated is None or problem else calibrate(labels, uncalibrated[known]),
         problem=problem,
+        weighted=_weighted(split, class_labels=class_labels, threshold=threshold, problem=problem),
     )
+
+
+def _weighted(
+    split: SplitPredictions, *, class_labels: Sequence[int | str], threshold: float | None, problem: str | None
+) -> MetricValues | None:
+    """Return the metrics with the weights of the records; None without weights."""
+    if split.weights is None or problem is not None:
+        return None
+    given = {"class_labels": class_labels, "threshold": threshold, "weights": split.weights}
+    return classification_metrics(split.labels, split.probabilities, METRICS, **given)
 
 
 def _metrics(

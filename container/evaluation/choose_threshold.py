@@ -14,6 +14,7 @@ def choose_threshold(
     is_positive: np.ndarray,
     scores: np.ndarray,
     *,
+    weights: np.ndarray | None = None,
     target_share: float | None = None,
     false_positive_cost: float = 1.0,
     false_negative_cost: float = 1.0,
@@ -27,6 +28,7 @@ def choose_threshold(
     Args:
         is_positive: whether a record is of class 1; both classes must occur for a target. [N]
         scores: [N]
+        weights: of the records, above 0; None: 1. [N]
         target_share: weight records so that positives have this share; None: unweighted.
 
     Returns:
@@ -34,7 +36,7 @@ def choose_threshold(
     """
     if not isinstance(wanted, ThresholdTarget):
         return Threshold(wanted)
-    ranking = rank(is_positive, scores)
+    ranking = rank(is_positive, scores, weights)
     of_positives, of_negatives = class_factors(ranking.positives, ranking.negatives, target_share)
     true_positives = ranking.true_positives * of_positives  # [T]
     false_positives = ranking.false_positives * of_negatives
@@ -80,7 +82,7 @@ def decisions_at(
     return reached
 
 
-def class_factors(positives: int, negatives: int, target_share: float | None) -> tuple[float, float]:
+def class_factors(positives: float, negatives: float, target_share: float | None) -> tuple[float, float]:
     """Return the weights of a positive and of a negative for positives to make up `target_share` of all."""
     if target_share is None:
         return 1.0, 1.0

@@ -18,8 +18,8 @@ class Ranking:
 
     Attributes:
         thresholds: a record is flagged when its score is at least this; inf, then descending. [T]
-        true_positives: positives flagged. [T]
-        false_positives: negatives flagged. [T]
+        true_positives: positives flagged, or their total weight. [T]
+        false_positives: negatives flagged, or their total weight. [T]
     """
 
     thresholds: np.ndarray
@@ -27,12 +27,12 @@ class Ranking:
     false_positives: np.ndarray
 
     @property
-    def positives(self) -> int:
-        return int(self.true_positives[-1])
+    def positives(self) -> float:
+        return self.true_positives[-1].item()
 
     @property
-    def negatives(self) -> int:
-        return int(self.false_positives[-1])
+    def negatives(self) -> float:
+        return self.false_positives[-1].item()
 
 
 @dataclass(frozen=True)
@@ -78,18 +78,22 @@ class Confusion:
         return {**asdict(self), **{name: getattr(self, name) for name in derived}}
 
 
-def rank(is_class: np.ndarray, scores: np.ndarray) -> Ranking:
+def rank(is_class: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> Ranking:
     """Rank records by score, with one sort. Both classes must occur.
 
     Args:
         is_class: whether a record is a positive. [N] bool
         scores: [N]
+        weights: of the records, above 0; None: count them. [N]
     """
     from sklearn.metrics import roc_curve  # as in metrics.py
 
     positives = int(is_class.sum())
     assert 0 < positives < len(is_class), "a ranking needs records of both classes"
-    false_rate, true_rate, thresholds = roc_curve(is_class, scores, drop_intermediate=False)
+    rates = roc_curve(is_class, scores, sample_weight=weights, drop_intermediate=False)
+    false_rate, true_rate, thresholds = rates
+    if weights is not None:
+        return Ranking(thresholds, true_rate * weights[is_class].sum(), false_rate * weights[~is_class].sum())
     true_positives, false_positives = np.rint(true_rate * positives), np.rint(false_rate * (len(is_class) - positives))
     return Ranking(thresholds, true_positives.astype(np.int64), false_positives.astype(np.int64))
 

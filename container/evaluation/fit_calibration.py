@@ -16,7 +16,12 @@ LARGEST_TEMPERATURE = 100.0
 
 
 def fit_calibrator(
-    method: str, logits: np.ndarray, labels: np.ndarray, *, shares: np.ndarray | None = None
+    method: str,
+    logits: np.ndarray,
+    labels: np.ndarray,
+    *,
+    shares: np.ndarray | None = None,
+    weights: np.ndarray | None = None,
 ) -> Calibrator:
     """Return a calibrator of `method` (none, temperature, isotonic).
 
@@ -24,13 +29,17 @@ def fit_calibrator(
         logits: of labelled records. [N, K]
         labels: class ids; isotonic needs records of every class. [N]
         shares: see fit_temperature; isotonic uses the shares of `labels`. [K]
+        weights: of the records, above 0; None: 1. [N]
     """
+    weights = np.ones(len(labels)) if weights is None else weights.astype(np.float64)
     if method == "temperature":
-        return fit_temperature(logits, labels, shares=shares)
-    return fit_isotonic(logits, labels) if method == "isotonic" else Temperature()
+        return fit_temperature(logits, labels, shares=shares, weights=weights)
+    return fit_isotonic(logits, labels, weights=weights) if method == "isotonic" else Temperature()
 
 
-def fit_temperature(logits: np.ndarray, labels: np.ndarray, *, shares: np.ndarray | None = None) -> Temperature:
+def fit_temperature(
+    logits: np.ndarray, labels: np.ndarray, *, shares: np.ndarray | None = None, weights: np.ndarray | None = None
+) -> Temperature:
     """Return the temperature with the lowest log loss, which is convex in the inverse temperature.
 
     Each of n records counts as another class with Laplace's probability 1 / (n + 2). Without this smoothing, records
@@ -39,14 +48,15 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray, *, shares: np.ndarra
     Args:
         shares: class shares that the logits assume; records are weighted to match them, because a temperature cannot
             correct shares. None: those of `labels`. [K]
+        weights: of the records; None: 1. [N]
     """
     assert len(labels) > 0
     logits = logits.astype(np.float64)
     at = (np.arange(len(labels)), labels)
-    weights = np.ones(len(labels))
+    weights = np.ones(len(labels)) if weights is None else weights
     if shares is not None:
-        counts = np.bincount(labels, minlength=logits.shape[1])
-        weights = (shares / shares.sum() / np.maximum(counts, 1))[labels]
+        totals = np.bincount(labels, weights, minlength=logits.shape[1])
+        weights = weights * (shares / shares.sum() / np.where(totals > 0, totals, 1))[labels]
     unsure = 1 / (len(labels) + 2)
 
     def loss(log_inverse: float) -> float:
@@ -59,15 +69,16 @@ def fit_temperature(logits: np.ndarray, labels: np.ndarray, *, shares: np.ndarra
     return Temperature(float(np.exp(-minimum.x)))
 
 
-def fit_isotonic(logits: np.ndarray, labels: np.ndarray) -> Isotonic:
+def fit_isotonic(logits: np.ndarray, labels: np.ndarray, *, weights: np.ndarray | None = None) -> Isotonic:
     """Fit one line for two classes (class 1's), else one per class against the rest."""
     odds = log_odds(logits)  # [N, K]
     classes = (1,) if logits.shape[1] == 2 else range(logits.shape[1])
-    steepest = max(STEEPEST, _STEEPER / fit_temperature(logits, labels).temperature)
-    return Isotonic(tuple(_rising_line(odds[:, k], labels == k, steepest=steepest) for k in classes))
+    of_records = np.ones(len(labels)) if weights is None else weights / weights.mean()
+    steepest = max(STEEPEST, _STEEPER / fit_temperature(logits, labels, weights=of_records).temperature)
+    return Isotonic(tuple(_rising_line(odds[:, k], labels == k, of_records, steepest=steepest) for k in classes))
 
 
-def _rising_line(scores: np.ndarray, outcome: np.ndarray, *, steepest: float) -> RisingLine:
+def _rising_line(scores: np.ndarray, outcome: np.ndarray, weights: np.ndarray, *, steepest: float) -> RisingLine:
     """Fit centered isotonic regression (Oron & Flournoy, 2017), which keeps the order of records within a level.
 
     Each level has its knot in its middle. Laplace smoothing over n records keeps levels between 1 / (n + 2) and
@@ -77,9 +88,11 @@ def _rising_line(scores: np.ndarray, outcome: np.ndarray, *, steepest: float) ->
 
     assert 0 < outcome.sum() < len(outcome), "a line needs records of both classes"
     least = 1 / (len(outcome) + 2)
-    levels = IsotonicRegression(y_min=least, y_max=1 - least, out_of_bounds="clip").fit_transform(scores, outcome)
-    heights, member, counts = np.unique(levels, return_inverse=True, return_counts=True)
-    centers = np.bincount(member, weights=scores) / counts
+    regression = IsotonicRegression(y_min=least, y_max=1 - least, out_of_bounds="clip")
+    levels = regression.fit(scores, outcome, sample_weight=weights).predict(scores)
+    heights, member = np.unique(levels, return_inverse=True)
+    counts = np.bincount(member, weights=weights)
+    centers = np.bincount(member, weights=weights * scores) / counts
     knots: list[tuple[float, float, float]] = []  # center, height, records
     for center, height, count in zip(centers, heights, counts.astype(float)):
         x, y, n = float(center), float(height), float(count)

@@ -22,6 +22,7 @@ def fit_decision(
     *,
     logits: Mapping[str, np.ndarray],
     labels: Mapping[str, np.ndarray],
+    val_weights: np.ndarray | None = None,
     train_counts: np.ndarray,
     class_weights: np.ndarray,
 ) -> Decision:
@@ -30,11 +31,13 @@ def fit_decision(
     Args:
         logits: by split, val among them. [N, K] each
         labels: class ids by split, negative if unlabelled; see check_val_labels for what val must contain. [N] each
-        train_counts: labelled training records per class. [K]
+        val_weights: of the records of val; None: 1. [N]
+        train_counts: labelled training records per class, or their total weight. [K]
         class_weights: weight of each class in the training loss. [K]
     """
-    known = (labels["val"] >= 0) & np.isfinite(logits["val"]).all(axis=1)
-    val_logits, val_labels = logits["val"][known], labels["val"][known]
+    weights = np.ones(len(labels["val"])) if val_weights is None else val_weights
+    known = (labels["val"] >= 0) & (weights > 0) & np.isfinite(logits["val"]).all(axis=1)
+    val_logits, val_labels, weights = logits["val"][known], labels["val"][known], weights[known]
     wanted: float | ThresholdTarget = hp.threshold
     decision = Decision()
     present = len(np.unique(val_labels))
@@ -42,7 +45,8 @@ def fit_decision(
     of_loss = train_counts * class_weights if hp.target_prior is not None else None  # [K]
     if present >= needed_classes(hp):
         method, fitted_on = hp.calibration, len(val_labels) if hp.calibration != "none" else 0
-        decision = Decision(method, fit_calibrator(method, val_logits, val_labels, shares=of_loss), fitted_on)
+        calibrator = fit_calibrator(method, val_logits, val_labels, shares=of_loss, weights=weights)
+        decision = Decision(method, calibrator, fitted_on)
         _warn_at_a_bound(decision.calibrator)
     else:
         logger.warning("calibration: none, because the val records with finite logits have %d classes", present)
@@ -53,7 +57,7 @@ def fit_decision(
         return decision
     if hp.target_prior is not None:
         # Isotonic probabilities assume the class shares of val, all others those of the training loss.
-        counts = np.bincount(val_labels, minlength=2) if decision.method == "isotonic" else of_loss
+        counts = np.bincount(val_labels, weights, minlength=2) if decision.method == "isotonic" else of_loss
         assert counts is not None
         decision = replace(decision, prior=PriorShift(float(counts[1] / counts.sum()), hp.target_prior))
     scores = {split: _served_scores(decision.log_probabilities(values)) for split, values in logits.items()}
@@ -61,6 +65,7 @@ def fit_decision(
         wanted,
         val_labels == 1,
         scores["val"][known],
+        weights=weights,
         target_share=hp.target_prior,
         false_positive_cost=hp.false_positive_cost,
         false_negative_cost=hp.false_negative_cost,

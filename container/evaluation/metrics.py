@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 
@@ -29,6 +29,7 @@ def classification_metrics(
     *,
     class_labels: Sequence[int | str] | None = None,
     threshold: float | None = 0.5,
+    weights: np.ndarray | None = None,
 ) -> MetricValues:
     """Return a value or a reason for each of the metrics `names`.
 
@@ -41,17 +42,20 @@ def classification_metrics(
         labels: class ids; unlabelled records are negative and ignored. [N]
         probabilities: [N, K]
         class_labels: names of the classes in the reasons; None: their ids. [K]
+        weights: of the records, not negative; None: 1. Records of weight 0 are ignored. [N]
     """
-    known = labels >= 0
-    labels, probabilities = labels[known], probabilities[known]
+    weights = np.ones(len(labels)) if weights is None else weights.astype(np.float64)
+    known = (labels >= 0) & (weights > 0)
+    labels, probabilities, weights = labels[known], probabilities[known], weights[known]
     values: dict[str, float | None] = {}
     undefined: dict[str, str] = {}
     class_labels = range(probabilities.shape[1]) if class_labels is None else class_labels
-    ranked = cache(lambda: _rank(labels, probabilities))
+    ranked = cache(lambda: _rank(labels, probabilities, weights))
     for name in names:
         reason = _why_undefined(name, labels, probabilities, class_labels, threshold)
         if reason is None:
-            values[name] = ranked()[name] if name in _RANKED else _compute(name, labels, probabilities, threshold)
+            decided = partial(_compute, name, labels, probabilities, threshold, weights)
+            values[name] = ranked()[name] if name in _RANKED else decided()
         else:
             values[name], undefined[name] = None, reason
     return MetricValues(values, undefined)
@@ -119,23 +123,25 @@ def decided_classes(probabilities: np.ndarray, threshold: float | None) -> np.nd
     return probabilities.argmax(axis=1)
 
 
-def _rank(labels: np.ndarray, probabilities: np.ndarray) -> dict[str, float]:
+def _rank(labels: np.ndarray, probabilities: np.ndarray, weights: np.ndarray) -> dict[str, float]:
     """Return the metrics of _RANKED; for many classes, scikit-learn takes several times as long."""
-    weights = np.ones(len(labels))
     of_classes = [Ranking(is_class, scores)(weights) for _, is_class, scores in one_vs_rest(labels, probabilities)]
     return dict(zip(_RANKED, map(float, np.mean(of_classes, axis=0)), strict=True))
 
 
-def _compute(name: str, labels: np.ndarray, probabilities: np.ndarray, threshold: float | None) -> float:
+def _compute(
+    name: str, labels: np.ndarray, probabilities: np.ndarray, threshold: float | None, weights: np.ndarray
+) -> float:
     from sklearn import metrics  # its import takes a second, which the first step of a job need not wait for
 
     decided = decided_classes(probabilities, threshold)
     if name == "accuracy":
-        return float((decided == labels).mean())
+        return float(np.average(decided == labels, weights=weights))
     compute: Callable[..., float] = getattr(metrics, _DECIDED[name])
     if probabilities.shape[1] == 2:
-        return float(compute(labels, decided))
-    return float(compute(labels, decided, labels=np.unique(labels), average="macro", zero_division=0))
+        return float(compute(labels, decided, sample_weight=weights))
+    macro = {"labels": np.unique(labels), "average": "macro", "zero_division": 0}
+    return float(compute(labels, decided, sample_weight=weights, **macro))
 
 
 _RANKED = ("auroc", "average_precision")  # as Ranking returns them

@@ -25,6 +25,7 @@ class SplitPredictions:
         raw_labels: as in the input; None if predictions are read from a table without a label column. [N]
         labels: class ids, negative if unlabelled. [N]
         probabilities: [N, K]
+        weights: of the records; None without weight_name. [N]
     """
 
     split: str
@@ -32,6 +33,7 @@ class SplitPredictions:
     raw_labels: pa.ChunkedArray | None
     labels: np.ndarray
     probabilities: np.ndarray
+    weights: np.ndarray | None = None
 
 
 def write_out_of_fold(path: Path, *, rows: pa.ChunkedArray, labels: np.ndarray, probabilities: np.ndarray) -> None:

@@ -17,7 +17,8 @@ def resolve_class_weights(
 ) -> list[float]:
     """Return the weight of each class, in the order of `class_labels`. [K]
 
-    "balanced" is rows / (K * rows of the class): each class has the same total weight (King and Zeng 2001).
+    "balanced" is rows / (K * rows of the class), with weight_name their weights: each class has the same total weight
+    (King and Zeng 2001).
 
     Args:
         summary: PreparedData.summary.
@@ -29,7 +30,8 @@ def resolve_class_weights(
         return [1.0] * hp.num_classes
     if hp.class_weights != BALANCED:
         return list(hp.class_weights)
-    counts: Mapping[str, int] = summary["splits"]["train"]["classes"]
+    train = summary["splits"]["train"]
+    counts: Mapping[str, float] = train.get("class_weights") or train["classes"]
     rows = [counts[str(label)] for label in class_labels]
     if 0 in rows:
         raise ContractError(
@@ -38,7 +40,7 @@ def resolve_class_weights(
         )
     weights = [sum(rows) / (len(rows) * count) for count in rows]
     described = ", ".join(
-        f"{label!r} {weight:.4g} ({count} rows)" for label, weight, count in zip(class_labels, weights, rows)
+        f"{label!r} {weight:.4g} ({count:g} rows)" for label, weight, count in zip(class_labels, weights, rows)
     )
     logger.info("balanced class_weights: %s", described)
     return weights

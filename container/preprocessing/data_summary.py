@@ -31,6 +31,11 @@ def summarize_split(statistics: SplitStatistics, written: WrittenSplit, fitted: 
             str(label): statistics.labels.counts.get(key, 0)
             for label, key in zip(fitted.class_labels, fitted.labels.keys.to_pylist())
         },
+        "class_weights": {
+            str(label): statistics.weights[statistics.labels.index[key]]
+            for label, key in zip(fitted.class_labels, fitted.labels.keys.to_pylist())
+            if fitted.weight_name and key in statistics.labels.index
+        },
         "numeric": {
             name: {**summary.to_dict(), "imputed": counts.imputed[name], "imputed_with": fitted.imputation[name]}
             for name, summary in statistics.numeric.items()

@@ -25,6 +25,7 @@ from container.preprocessing.risk_tables import (
     parse_risk_table,
     select_labels,
 )
+from container.preprocessing.sample_weights import read_weights
 from container.tables.channel_files import TableSlice, input_format, iter_tables
 from container.tables.dates import DateReading, with_date_parts
 from container.tables.duplicate_ids import DuplicateIds
@@ -54,6 +55,7 @@ class TableColumns:
 
     id_name: str | None
     label_name: str
+    weight_name: str | None
     texts: tuple[str, ...]
     numeric: tuple[str, ...]
     dates: tuple[str, ...]
@@ -70,6 +72,7 @@ class TableColumns:
         return cls(
             id_name=hp.id_name,
             label_name=hp.label_name,
+            weight_name=hp.weight_name,
             texts=tuple(column for field in hp.text_fields for column in field.columns),
             numeric=numeric,
             dates=dates,
@@ -88,7 +91,7 @@ class TableColumns:
     @property
     def scanned(self) -> list[str]:
         """Return the columns of the fit pass: all but the texts."""
-        return [*([self.id_name] if self.id_name else []), self.label_name, *self.table]
+        return [*filter(None, (self.id_name, self.label_name, self.weight_name)), *self.table]
 
     @property
     def transformed(self) -> list[str]:
@@ -101,6 +104,7 @@ class SplitStatistics:
     Attributes:
         rows: all rows. unlabelled: rows without a label. unlabelled_rows: names of the first of them, for messages.
         totals: labelled rows by fold and label index. [F, L] int64
+        weights: total weight of the labelled rows by label index. [L]
         kinds: how the texts of each categorical column of train are read.
         dates: how the dates are written; those of train are known after all rows.
         labelled_only: whether numeric statistics exclude unlabelled rows, as in train.
@@ -128,6 +132,7 @@ class SplitStatistics:
         self.unlabelled_rows: list[str] = []
         self.labels = LabelCollector(columns.label_name, allowed=num_classes, known=known)
         self.totals = np.zeros((num_folds, num_classes), np.int64)
+        self.weights = np.zeros(num_classes)
         limit = DISTINCT_LIMIT if labelled_only else _HELD_OUT_LIMIT
         self._new_dates = [] if dates is not None else [DateColumn(name) for name in columns.dates]
         self.dates = dict(dates or {})
@@ -156,6 +161,8 @@ class SplitStatistics:
         for index in np.flatnonzero(~labelled)[: NAMED_ROWS - len(self.unlabelled_rows)]:
             self.unlabelled_rows.append(origin.row(index))
         np.add.at(self.totals, (folds[labelled], label_index[labelled]), 1)
+        if name := self.columns.weight_name:
+            np.add.at(self.weights, label_index[labelled], read_weights(table[name], name, origin=origin)[labelled])
         counted = labelled if self.labelled_only else np.ones(len(labelled), bool)
         for dates in self._new_dates:
             dates.add(table[dates.name], counted, origin=origin)
@@ -312,6 +319,7 @@ def fit_preprocessing(
         text_fields=tuple(text.of_data for text in hp.text_fields),
         id_name=columns.id_name,
         label_name=columns.label_name,
+        weight_name=columns.weight_name,
         numeric_columns=columns.numbers,
         missing_indicators=indicators,
         imputation=imputation,
@@ -376,6 +384,11 @@ def _scan(files: Sequence[Path], statistics: SplitStatistics, *, channel: str) -
         raise ContractError(
             f"channel {channel}: {', '.join(map(str, files[:3]))} {'has' if len(files) == 1 else 'have'} no rows",
             f"Give the channel {channel} at least one row.",
+        )
+    if columns.weight_name and statistics.totals.any() and not statistics.weights.any():
+        raise ContractError(
+            f"channel {channel}, column {columns.weight_name!r}: the weight of every labelled row is 0",
+            "Give a record a weight above 0, or remove weight_name.",
         )
     if statistics.ids.count:
         rows = f"{'about ' if statistics.ids.skipped_bits else ''}{statistics.ids.count} rows"

@@ -38,6 +38,7 @@ class Rules:
         number_format: notation of numeric columns that are not written as 1234.5.
         dates: by date column, how it is written; its parts are numeric columns (`date_inputs`).
         class_labels: label of each class id.
+        weight_name: the column of record weights, which a prediction does not need.
         id_name: None if the number of a row is its id.
         tokenizer_digests: hash of each text field's tokenizer files, by role.
     """
@@ -58,6 +59,7 @@ class Rules:
     category_kinds: Mapping[str, Kind] | None = None
     number_format: Mapping[str, NumberFormat] = field(default_factory=dict)
     dates: Mapping[str, DateReading] = field(default_factory=dict)
+    weight_name: str | None = None
 
     def __post_init__(self) -> None:
         if self.is_binary and len(self.class_labels) != 2:
@@ -74,8 +76,9 @@ class Rules:
             raise ValueError(f"numeric_columns lacks {sorted(unknown)}, the parts of dates")
         if self.category_kinds is not None and self.category_kinds.keys() != set(self.categorical_columns):
             raise ValueError(f"category_kinds is of {sorted(self.category_kinds)}, not of categorical_columns")
-        if overlap := {self.id_name, self.label_name} & set(self.feature_inputs):
-            raise ValueError(f"id_name or label_name is {sorted(overlap)}, which is also an input of the model")
+        if overlap := {self.id_name, self.label_name, self.weight_name} & {*self.feature_inputs}:
+            named = sorted(filter(None, overlap))
+            raise ValueError(f"id_name, label_name or weight_name is {named}, which is also an input of the model")
         transform, num_inputs = self.numeric_transform, len(self.feature_columns) - len(self.embedded_categories)
         for name in ("mean", "scale", "quantiles", "bins"):
             if len(getattr(transform, name)) not in (0, num_inputs):
@@ -153,6 +156,7 @@ class Rules:
             **({"subtracted": dict(self.subtracted)} if self.subtracted else {}),
             **({} if self.category_kinds is None else {"category_kinds": dict(self.category_kinds)}),
             **({"number_format": dict(self.number_format)} if self.number_format else {}),
+            **({"weight_name": self.weight_name} if self.weight_name else {}),
             **({"dates": {name: asdict(reading) for name, reading in self.dates.items()}} if self.dates else {}),
         }
 

@@ -13,6 +13,7 @@ from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.imputation import impute
 from container.preprocessing.labels import UNLABELLED
 from container.preprocessing.risk_tables import FoldedRisks, category_codes, category_keys
+from container.preprocessing.sample_weights import read_weights
 from container.tables.channel_files import Origin, missing_column
 from container.tables.dates import with_date_parts
 from container.tables.records import check_single_values
@@ -136,6 +137,8 @@ class Preprocessor:
         if has_label:
             columns["raw_label"] = contiguous(table[fitted.label_name])
         columns["label"] = pa.array(label)
+        if (name := fitted.weight_name) and name in table.column_names:
+            columns["weight"] = pa.array(read_weights(table[name], name, origin=origin).astype(np.float32))
         columns["tabular"] = _fixed_size_lists(tabular)
         counts: dict[str, TextCounts] = {}
         for text in fitted.text_fields:

@@ -72,7 +72,8 @@ def _blend(hp: Hyperparameters, data: JobData, fitted: Fitted, alone: Combined) 
     """Return `alone`, the network, with the companion if it helps, and with the report."""
     network = alone.logits
     labels = {name: data.splits[name].column("label").to_numpy() for name in network}
-    known = np.flatnonzero((labels["val"] >= 0) & np.isfinite(network["val"]).all(axis=1))
+    counted = (labels["val"] >= 0) & (data.splits["val"].weights() > 0)
+    known = np.flatnonzero(counted & np.isfinite(network["val"]).all(axis=1))
     reason = ""
     if len(known) < _FEWEST_VAL_ROWS:
         reason = f"{len(known)} labelled val records are fewer than {_FEWEST_VAL_ROWS}"
@@ -89,7 +90,7 @@ def _blend(hp: Hyperparameters, data: JobData, fitted: Fitted, alone: Combined) 
         companion["val"][known],
         labels["val"][known],
         rows=rows[known],
-        weights=np.asarray(data.class_weights),
+        weights=np.asarray(data.class_weights)[labels["val"][known]] * data.splits["val"].weights()[known],
         seed=hp.seed,
     )
     blended = {name: trial.blend(network[name], companion[name]) for name in network}

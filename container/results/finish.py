@@ -117,11 +117,15 @@ def _write_out_of_fold(job: Job, train: PreparedSplit, probabilities: np.ndarray
 
 def _fit_decision(job: Job, trained: Trained, data: JobData) -> Decision:
     labels = {name: split.column("label").to_numpy() for name, split in data.splits.items()}
+    counted = labels["train"] >= 0
     decision = fit_decision(
         job.hp,
         logits=trained.logits,
         labels=labels,
-        train_counts=np.bincount(labels["train"][labels["train"] >= 0], minlength=job.hp.num_classes),
+        val_weights=data.splits["val"].weights(),
+        train_counts=np.bincount(
+            labels["train"][counted], data.splits["train"].weights()[counted], minlength=job.hp.num_classes
+        ),
         class_weights=np.asarray(data.class_weights),
     )
     logger.info("decisions: %s", describe(decision))
@@ -178,8 +182,9 @@ def _evaluation_input(
         split, scores = data.splits[name], decision.log_probabilities(logits)
         labels = split.column("label").to_numpy()
         ids, raw_labels = split.column("id"), split.column("raw_label")
-        splits[name] = SplitPredictions(name, ids, raw_labels, labels, np.exp(scores))
-        losses[name] = weighted_log_loss(scores, labels, data.class_weights)
+        weights = split.weights() if job.hp.weight_name else None
+        splits[name] = SplitPredictions(name, ids, raw_labels, labels, np.exp(scores), weights)
+        losses[name] = weighted_log_loss(scores, labels, data.class_weights, split.weights())
     return EvaluationInput(
         splits=splits,
         class_labels=list(data.prepared.fitted.class_labels),

@@ -155,7 +155,7 @@ class Members:
 def on_val(hp: Hyperparameters, data: JobData, logits: np.ndarray) -> tuple[float | None, float | None]:
     """Return early_stop_metric and the loss on val; None if they are undefined. [N, K] -> scalars"""
     labels, metric = data.splits["val"].column("label").to_numpy(), hp.monitored_metric
-    loss = weighted_log_loss(logits, labels, data.class_weights)
+    loss = weighted_log_loss(logits, labels, data.class_weights, data.splits["val"].weights())
     if metric.minimizes:
         return loss, loss
     name = metric.name.removeprefix("val/")

@@ -82,7 +82,7 @@ class ServedModel:
     def __init__(self, predictor: Predictor, *, report_invalid: bool = False) -> None:
         self.feature_inputs = predictor.feature_inputs
         self.class_labels = predictor.class_labels
-        self.id_name, _ = predictor.other_columns
+        self.id_name, *_ = predictor.other_columns
         self._predictor = predictor
         self._report_invalid = report_invalid
         self._calibration: CalibrationMap | None = None

@@ -234,6 +234,7 @@ class Trainer:
         counted = torch.tensor(local, dtype=torch.float64) * self._ranks.is_data_leader
         stop_requested = torch.tensor([float(self._stop.requested)], dtype=torch.float64)  # of any rank
         stop, weight, rows, tokens, computed = self._ranks.sum(torch.cat([stop_requested, counted])).tolist()
+        weight = weight or 1.0  # every record of the batch has the weight 0
         normaliser = torch.full((), weight, device=self._ranks.device)  # torch.tensor waits for its copy to a GPU
         return StepTotals(normaliser, stop > 0, int(rows), int(tokens), int(computed))
 
@@ -298,7 +299,7 @@ class Trainer:
             self._val_labels, softmax(logits), list(names), class_labels=self._class_labels
         )
         values: dict[str, float | None] = {
-            "val/loss": weighted_log_loss(logits, self._val_labels, self._class_weights),
+            "val/loss": weighted_log_loss(logits, self._val_labels, self._class_weights, self._val.weights()),
             **{f"val/{name}": value for name, value in metrics.values.items()},
         }
         progress = self._schedule.progress(state)

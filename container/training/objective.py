@@ -1,4 +1,4 @@
-"""Compute the loss: sum(w_y * loss) / sum(w_y) over the global batch."""
+"""Compute the loss: sum(w_i * w_y * loss) / sum(w_i * w_y) over the global batch, w_i the weight of a record."""
 
 import torch
 import torch.nn.functional as F
@@ -49,7 +49,7 @@ class WeightedCrossEntropy:
         return (nll * self.record_weights(batch)).sum()
 
     def record_weights(self, batch: PackedBatch) -> Tensor:
-        """Return w_y of each record, 0 if it has no label or only fills a slot. [B]"""
+        """Return w_y times the weight of each record, 0 if it has no label or only fills a slot. [B]"""
         return self._weights_on(batch.labels.device)[batch.labels.clamp(min=0)] * _counts(batch)
 
     def _smoothed_focal(self, logits: Tensor, batch: PackedBatch) -> Tensor:
@@ -68,7 +68,7 @@ class WeightedCrossEntropy:
 
 
 def _counts(batch: PackedBatch) -> Tensor:
-    """Return 1 for a counted record, else 0. [B]"""
+    """Return the weight of a counted record, else 0. [B]"""
     return (batch.labels != UNLABELLED) * batch.weights
 
 

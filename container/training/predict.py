@@ -67,12 +67,20 @@ def predict_split(
     return logits.cpu().numpy()
 
 
-def weighted_log_loss(logits: np.ndarray, labels: np.ndarray, class_weights: list[float]) -> float | None:
-    """Return sum(w_y * nll) / sum(w_y) over the labelled records; None without any. [N, K], [N] -> scalar"""
-    known = labels >= 0
+def weighted_log_loss(
+    logits: np.ndarray, labels: np.ndarray, class_weights: list[float], weights: np.ndarray
+) -> float | None:
+    """Return sum(w_i * w_y * nll) / sum(w_i * w_y) over the labelled records; None without a weight above 0.
+
+    Args:
+        logits: [N, K]
+        labels: negative if unlabelled. [N]
+        weights: of the records. [N]
+    """
+    known = (labels >= 0) & (weights > 0)
     if not known.any():
         return None
     log_probabilities = log_softmax(logits[known])
-    weights = np.asarray(class_weights)[labels[known]]
+    weights = np.asarray(class_weights)[labels[known]] * weights[known]
     nll = -log_probabilities[np.arange(len(log_probabilities)), labels[known]]
     return float((weights * nll).sum() / weights.sum())

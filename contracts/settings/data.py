@@ -25,6 +25,10 @@ class DataSettings(Settings):
     label_name: str = declare(scope="prepare")
     """Column of the class label."""
 
+    weight_name: str | None = declare(None, scope="prepare")
+    """Column of record weights, numbers of at least 0, in every split. They apply to the loss, class_weights=balanced,
+    the companion, the calibration and the threshold. Metrics are reported with and without them."""
+
     full_field_list: list[str] | None = declare(None, scope="prepare")
     """Columns that the data must have, in addition to the columns that other settings name. Default: none."""
 

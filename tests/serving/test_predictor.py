@@ -69,7 +69,7 @@ def computed(lengths, *, batch_size=32):
         chunk_offsets=np.cumsum([0, *map(len, chunks)]),
     )
     rows = np.arange(len(chunks))
-    arrays = RecordArrays(rows, rows, np.zeros((len(rows), 0)), (text,))
+    arrays = RecordArrays(rows, rows, np.zeros((len(rows), 0)), (text,), np.ones(len(rows)))
     backend = Counted()
     preprocessor = SimpleNamespace(fitted=SimpleNamespace(class_labels=[0, 1]))
     predictor = Predictor(preprocessor, backend, decision=Decision(), batch_size=batch_size)

@@ -439,7 +439,7 @@ def test_a_calibration_of_more_than_two_classes_is_refused():
 def numbered(values):
     """Prepared records whose row numbers are `values`."""
     values = np.array(list(values))
-    return RecordArrays(values, np.zeros(len(values)), np.zeros((len(values), 0)), ())
+    return RecordArrays(values, np.zeros(len(values)), np.zeros((len(values), 0)), (), np.ones(len(values)))
 
 
 def of_tokens(lengths):

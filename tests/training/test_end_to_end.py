@@ -14,6 +14,7 @@ import onnx
 import pandas as pd
 import pytest
 import torch
+from sklearn.metrics import roc_auc_score
 
 from container.predictor import Predictor
 from contracts import artifacts
@@ -25,7 +26,9 @@ pytestmark = pytest.mark.slow
 
 CASES = {
     "two_texts_csv_bfloat16": ({**TWO_TEXTS, "bf16": True, "encoder_config": ONE_LAYER}, "csv", 2),
-    "one_text_parquet_two_processes": ({"nproc_per_node": 2}, "parquet", 2),
+    "one_text_parquet_two_processes": (
+        {"nproc_per_node": 2, "date_field_list": ["day"], "weight_name": "weight"}, "parquet", 2
+    ),
     "joined_texts_multiclass_tsv": (
         {
             "model_class": "bert", "tab_field_list": [], "cat_field_list": [], "accumulate_grad_batches": 2,
@@ -53,11 +56,21 @@ class FinishedJob:
         return pd.read_csv(path, sep="," if self.file_format == "csv" else "\t", dtype={"order_id": str})
 
 
+def dated(rows: int, *, seed: int, classes: int = 2) -> pd.DataFrame:
+    """The table with a date and a weight of each record."""
+    frame = table(rows, seed=seed, classes=classes)
+    days = pd.date_range("2026-01-01", periods=rows, freq="31h")
+    return frame.assign(day=days, weight=1 + frame["quantity"] % 3)
+
+
 @pytest.fixture(scope="module", params=CASES)
 def job(request, tmp_path_factory):
     overrides, file_format, classes = CASES[request.param]
     root = tmp_path_factory.mktemp(request.param)
-    paths = write_job(root, overrides=overrides, file_format=file_format, classes=classes)
+    frames = {}
+    for seed, (split, rows) in enumerate({"train": 48, "val": 24, "test": 24}.items()):
+        frames[split] = dated(rows, seed=seed, classes=classes)
+    paths = write_job(root, overrides=overrides, frames=frames, file_format=file_format, classes=classes)
     cold = request.param == "one_text_parquet_two_processes"  # once with processes that import everything themselves
     return FinishedJob(paths, run_train(paths, warm=not cold), file_format, classes)
 
@@ -74,6 +87,18 @@ def test_every_artifact_of_the_contract_is_written(job):
     assert not list(job.paths.model.glob(".*"))
 
 
+def test_metrics_have_the_weights_of_the_records_beside_the_plain_ones(job):
+    found, labels = metrics(job.paths), job.predictions("test")["label"]
+    weighted = {name for name in found if name.startswith("test/weighted/")}
+    if job.file_format != "parquet":
+        assert not weighted
+        return
+    scores, weights = job.predictions("test")["prob_class_1"], dated(24, seed=2)["weight"]
+    assert found["test/weighted/auroc"] == pytest.approx(roc_auc_score(labels, scores, sample_weight=weights))
+    of_labels = np.where(labels == 1, scores, 1 - scores)
+    assert found["test/loss"] == pytest.approx(np.average(-np.log(of_labels), weights=weights), rel=1e-5)
+
+
 def test_every_pth_loads_with_weights_only(job):
     for path in (job.paths.model / "model.pth", job.paths.model / "model_artifacts.pth"):
         assert torch.load(path, weights_only=True)
@@ -83,7 +108,7 @@ def test_every_pth_loads_with_weights_only(job):
 
 def test_predictions_have_every_row_once_in_order_with_its_id(job):
     for i, split in ((1, "val"), (2, "test")):
-        expected = table(24, seed=i, classes=job.classes)
+        expected = dated(24, seed=i, classes=job.classes)
         predictions = job.predictions(split)
         scores = [f"prob_class_{k}" for k in range(job.classes)]
         assert predictions.columns.tolist() == ["order_id", "label", *scores, "predicted_label"]
@@ -95,7 +120,7 @@ def test_predictions_have_every_row_once_in_order_with_its_id(job):
 
 @pytest.mark.parametrize("backend", ["onnx", "torch"])
 def test_a_record_scores_the_same_in_training_alone_in_a_batch_and_served(job, backend):
-    frame = table(24, seed=2, classes=job.classes)
+    frame = dated(24, seed=2, classes=job.classes)
     trained = job.predictions("test").filter(like="prob_class_").to_numpy()
     predictor = Predictor.load(job.paths.model, backend=backend)
     in_batch = predictor.predict(frame)
@@ -106,7 +131,7 @@ def test_a_record_scores_the_same_in_training_alone_in_a_batch_and_served(job, b
 
 
 def test_a_label_or_another_column_in_a_served_record_does_not_matter(job):
-    frame = table(6, seed=2, classes=job.classes)
+    frame = dated(6, seed=2, classes=job.classes)
     predictor = Predictor.load(job.paths.model)
     odd = frame.assign(label="never seen", another=1)
     np.testing.assert_array_equal(predictor.predict(odd), predictor.predict(frame))

@@ -110,10 +110,10 @@ def test_unlabelled_and_filling_records_weigh_nothing_with_targets(logits):
 def test_the_reported_loss_equals_the_trained_one():
     logits, labels = np.random.default_rng(0).normal(size=(5, 2)), np.array([0, 1, 1, -100, 0])
     objective = WeightedCrossEntropy([1.0, 3.0], torch.device("cpu"))
-    packed = batch(labels.tolist())
+    packed = batch(labels.tolist(), [1.0, 0.0, 2.5, 1.0, 0.5])
     trained = objective(torch.from_numpy(logits), packed) / objective.record_weights(packed).sum()
-    assert weighted_log_loss(logits, labels, [1.0, 3.0]) == pytest.approx(trained.item())
-    assert weighted_log_loss(logits, np.full(5, -100), [1.0, 3.0]) is None
+    assert weighted_log_loss(logits, labels, [1.0, 3.0], packed.weights.numpy()) == pytest.approx(trained.item())
+    assert weighted_log_loss(logits, np.full(5, -100), [1.0, 3.0], np.ones(5)) is None
     assert softmax(logits).sum(axis=1) == pytest.approx(np.ones(5))
 
 

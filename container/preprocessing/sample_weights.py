@@ -1,0 +1,20 @@
+"""Read the weight of each record from a column of the table."""
+
+import numpy as np
+import pyarrow as pa
+
+from container.tables.channel_files import Origin
+from container.tables.values import contiguous, numbers, refuse_values
+
+_FIX = "Write a number of at least 0 in every row; 0 leaves the record out of the loss and of the weighted metrics."
+
+
+def read_weights(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> np.ndarray:
+    """Return the weights of R records. [R] float64
+
+    Raises:
+        ContractError: a weight is missing, negative or no number.
+    """
+    weights = numbers(column, name, origin=origin)
+    refuse_values(contiguous(column), ~(weights >= 0), name, "a weight", _FIX, origin=origin)
+    return weights

@@ -1,0 +1,90 @@
+"""weight_name: a record of weight n counts as n records, and a weight that is none is an error of its row."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from container.data.split import PreparedSplit
+from container.evaluation.choose_threshold import choose_threshold
+from container.evaluation.fit_calibration import fit_calibrator
+from container.evaluation.metrics import METRICS, classification_metrics
+from container.preprocessing.class_weights import resolve_class_weights
+from container.preprocessing.prepare import prepare_data
+from container.preprocessing.prepared import PreparedData
+from contracts.errors import ContractError
+from contracts.hyperparameter_files import load_hyperparameters
+from contracts.threshold_targets import parse_threshold
+from testing.jobs import table, write_job
+
+RNG = np.random.default_rng(4)
+LABELS = RNG.integers(0, 3, 200)
+LOGITS = RNG.normal(size=(200, 3)) + 1.5 * np.eye(3)[LABELS]
+WEIGHTS = RNG.integers(0, 4, 200)
+COPIES = np.repeat(np.arange(200), WEIGHTS)
+
+
+def probabilities(logits: np.ndarray) -> np.ndarray:
+    return np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize("classes", [2, 3])
+def test_weighted_metrics_are_those_of_as_many_copies(classes: int) -> None:
+    labels, scores = LABELS % classes, probabilities(LOGITS[:, :classes])
+    weighted = classification_metrics(labels, scores, METRICS, weights=WEIGHTS)
+    copied = classification_metrics(labels[COPIES], scores[COPIES], METRICS)
+    assert weighted.values == pytest.approx(copied.values)
+
+
+@pytest.mark.parametrize("target", ["best_f1", "precision>=0.8", "recall>=0.9", "cost"])
+def test_the_threshold_with_weights_is_that_of_as_many_copies(target: str) -> None:
+    positive, scores, kept = LABELS == 1, probabilities(LOGITS)[:, 1], WEIGHTS > 0
+    weighted = choose_threshold(
+        parse_threshold(target), positive[kept], scores[kept], weights=WEIGHTS[kept].astype(float)
+    )
+    assert weighted == choose_threshold(parse_threshold(target), positive[COPIES], scores[COPIES])
+
+
+@pytest.mark.parametrize("method", ["temperature", "isotonic"])
+def test_the_calibration_with_weights_is_that_of_as_many_copies_but_for_smoothing(method: str) -> None:
+    kept = WEIGHTS > 0
+    weighted = fit_calibrator(method, LOGITS[kept], LABELS[kept], weights=WEIGHTS[kept])
+    copied = fit_calibrator(method, LOGITS[COPIES], LABELS[COPIES])
+    np.testing.assert_allclose(
+        np.exp(weighted.log_probabilities(LOGITS)), np.exp(copied.log_probabilities(LOGITS)), atol=0.02
+    )
+
+
+def prepared(root: Path, weights: Any, **overrides: Any) -> tuple[PreparedData, Any]:
+    frames = {split: table(40, seed=seed).assign(w=weights) for seed, split in enumerate(("train", "val", "test"))}
+    paths = write_job(root, overrides={"weight_name": "w", **overrides}, frames=frames)
+    hp = load_hyperparameters(paths)
+    return prepare_data(paths, hp), hp
+
+
+def test_records_carry_their_weights_and_balanced_class_weights_count_them(tmp_path: Path) -> None:
+    weights = np.arange(40) / 4
+    data, hp = prepared(tmp_path, weights, class_weights="balanced")
+    train = PreparedSplit(data.split("train"), ["text"])
+    assert train.weights().tolist() == weights.tolist()
+    assert train.pack(np.array([3, 5])).weights.tolist() == [0.75, 1.25]
+    assert train.pack(np.array([3]), filler=True).weights.tolist() == [0]
+    totals = np.bincount(train.column("label").to_numpy(), weights)
+    assert resolve_class_weights(hp, data.fitted.class_labels, data.summary) == pytest.approx(totals.sum() / 2 / totals)
+    assert "w" not in data.fitted.feature_inputs
+
+
+@pytest.mark.parametrize(
+    ("weights", "cause"),
+    [
+        ([1.0] * 39 + [None], "row 40, column 'w': '' is not a weight"),
+        ([1.0] * 39 + [-0.5], "row 40, column 'w': -0.5 is not a weight"),
+        (["1"] * 39 + ["heavy"], "row 40, column 'w': 'heavy' is not a number"),
+        ([0] * 40, "channel train, column 'w': the weight of every labelled row is 0"),
+    ],
+)
+def test_what_is_no_weight_is_an_error_with_its_row(tmp_path: Path, weights: list[Any], cause: str) -> None:
+    with pytest.raises(ContractError) as error:
+        prepared(tmp_path, weights)
+    assert cause in error.value.cause
