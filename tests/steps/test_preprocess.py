@@ -502,9 +502,3 @@ def test_what_is_written_is_what_a_training_job_reads(tmp_path: Path) -> None:
     folder = output_folder(tmp_path, "preprocess", "processed_data") / "train"
     (part,) = iter_tables(find_data_files(folder), ["order_id", "label"], rows_per_batch=1000)
     assert part.table.num_rows == pq.read_metadata(part.origin.file).num_rows
-
-
-def test_one_id_in_all_rows_is_the_cause_of_an_empty_split(tmp_path: Path) -> None:
-    lay_out(tmp_path, orders(60).assign(order_id="A"))
-    preprocess(tmp_path, expect=1)
-    assert "all 60 rows have the order_id 'A'" in message(tmp_path)

@@ -92,11 +92,6 @@ class DataProfile:
             self._sampled_bytes += rows.nbytes
 
     @property
-    def only_id(self) -> str | None:
-        """The id of all rows; None if there are several."""
-        return self._ids.example if self.rows > 1 and self._ids.count == self.rows - 1 else None
-
-    @property
     def sample(self) -> pa.Table | None:
         """The sampled rows; None without rows."""
         return pa.concat_tables(self._sample) if self._sample else None

@@ -263,12 +263,6 @@ def _check_rows(step: StepRun, profile: DataProfile, written: dict[str, int]) ->
             "Name a column of different ids, or leave ID_FIELD out to split by a hash of the whole row.",
         )
     if empty:
-        if profile.only_id is not None and settings.time_field is None:
-            raise ContractError(
-                f"split {empty[0]} has no rows: the id decides the split, and all {profile.rows} rows have the "
-                f"{settings.id_field} {profile.only_id!r}",
-                "Name the column of ids by ID_FIELD, or remove ID_FIELD: then the whole row decides.",
-            )
         together = "; rows of one group or time stay together" if settings.group_field or settings.time_field else ""
         raise ContractError(
             f"split {empty[0]} has no rows: there are {profile.rows} rows, TRAIN_RATIO={settings.train_ratio:g} and "
