@@ -1,8 +1,6 @@
 """The log of a job: what is printed, and what only its file contains."""
 
-import io
 import logging
-import sys
 
 import pytest
 
@@ -11,12 +9,11 @@ from container.processes import log_to_file, set_up_logging
 
 
 @pytest.fixture
-def printed(monkeypatch):
-    """The text that the log prints; the handlers of pytest are put back afterwards."""
-    root, text = logging.getLogger(), io.StringIO()
+def printed(capsys):
+    """A function that returns what the log printed; the handlers of pytest are put back afterwards."""
+    root = logging.getLogger()
     handlers = list(root.handlers)
-    monkeypatch.setattr(sys, "stdout", text)
-    yield text
+    yield lambda: capsys.readouterr().out
     root.handlers[:] = handlers
 
 
@@ -25,7 +22,7 @@ def test_details_are_in_the_file_alone(printed, tmp_path):
     log_to_file(tmp_path / "output/data/log.txt")
     logging.getLogger("container.x").info("trained")
     log_detail(logging.getLogger("container.x"), "imputed %d", 3)
-    assert [line.split(" ", 1)[1] for line in printed.getvalue().splitlines()] == ["trained"]
+    assert [line.split(" ", 1)[1] for line in printed().splitlines()] == ["trained"]
     in_file = (tmp_path / "output/data/log.txt").read_text().splitlines()
     assert [line[24:] for line in in_file] == ["trained", "imputed 3"]
 
@@ -33,7 +30,7 @@ def test_details_are_in_the_file_alone(printed, tmp_path):
 def test_without_a_file_details_are_printed(printed):
     set_up_logging()
     log_detail(logging.getLogger("container.x"), "imputed %d", 3)
-    assert "imputed 3" in printed.getvalue()
+    assert "imputed 3" in printed()
 
 
 def test_a_second_run_appends(printed, tmp_path):
@@ -49,5 +46,6 @@ def test_a_file_that_cannot_be_written_does_not_end_the_job(printed, tmp_path):
     (tmp_path / "output").touch()
     log_to_file(tmp_path / "output/log.txt")
     logging.getLogger("container.x").info("trained")
-    assert "output/log.txt cannot be written" in printed.getvalue()
-    assert "trained" in printed.getvalue()
+    shown = printed()
+    assert "output/log.txt cannot be written" in shown
+    assert "trained" in shown
