@@ -56,7 +56,6 @@ def evaluation(splits: dict[str, SplitPredictions], *, labels: list[int | str], 
             "weights": "the best by val/auroc (0.9, step 4 of 6)",
             "processes": 2,
         },
-        "losses": dict.fromkeys(splits, 0.4),
     }
     return EvaluationInput(splits=splits, class_labels=labels, **{**fields, **replaced})
 

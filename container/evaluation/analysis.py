@@ -112,8 +112,6 @@ def analyze(
     splits: Mapping[str, SplitPredictions],
     *,
     class_labels: Sequence[int | str],
-    losses: Mapping[str, float | None],
-    class_weights: Sequence[float] | None,
     threshold: float = 0.5,
     uncalibrated: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[dict[str, SplitAnalysis], float | None]:
@@ -131,14 +129,11 @@ def analyze(
     chosen = None
     if len(class_labels) == 2 and ranked.get("val"):
         chosen = _best_f1_threshold(splits["val"], ranked["val"][1], in_use=threshold)
-    weights = np.ones(len(class_labels)) if class_weights is None else np.asarray(class_weights, float)
     analyses = {
         name: _analyze_split(
             split,
             rankings=ranked[name],
             class_labels=class_labels,
-            loss=losses.get(name),
-            class_weights=weights,
             threshold=threshold if len(class_labels) == 2 else None,
             chosen=chosen,
             uncalibrated=(uncalibrated or {}).get(name),
@@ -219,8 +214,6 @@ def _analyze_split(
     *,
     rankings: dict[int, Ranking],
     class_labels: Sequence[int | str],
-    loss: float | None,
-    class_weights: np.ndarray,
     threshold: float | None,
     chosen: float | None,
     uncalibrated: np.ndarray | None,
@@ -233,9 +226,7 @@ def _analyze_split(
     decided = decided_classes(probabilities, threshold)
     flat = np.bincount(labels * num_classes + decided, minlength=num_classes**2)
     confusion = flat.reshape(num_classes, num_classes)
-    metrics = _metrics(
-        labels, probabilities, loss=loss, problem=problem, class_labels=class_labels, threshold=threshold
-    )
+    metrics = _metrics(labels, probabilities, problem=problem, class_labels=class_labels, threshold=threshold)
     at_thresholds: tuple[Confusion, ...] = ()
     sweep: tuple[Confusion, ...] = ()
     if threshold is not None and problem is None:
@@ -255,7 +246,7 @@ def _analyze_split(
         split=split.split,
         rows=len(split.labels),
         metrics=metrics,
-        baselines=_baselines(counts, class_weights),
+        baselines=_baselines(counts),
         intervals=_intervals(metrics, rankings, labelled=len(labels), binary=binary),
         class_counts=counts,
         classes=_class_scores(confusion, class_labels, _areas_per_class(curves, labels, probabilities)),
@@ -288,7 +279,6 @@ def _metrics(
     labels: np.ndarray,
     probabilities: np.ndarray,
     *,
-    loss: float | None,
     problem: str | None,
     class_labels: Sequence[int | str],
     threshold: float | None,
@@ -297,13 +287,11 @@ def _metrics(
     if problem is not None:
         return MetricValues(dict.fromkeys(names), dict.fromkeys(names, problem))
     computed = classification_metrics(labels, probabilities, METRICS, class_labels=class_labels, threshold=threshold)
-    if loss is None or not np.isfinite(loss):
-        undefined = {**computed.undefined, "loss": "the loss is not a finite number"}
-        return MetricValues({"loss": None, **computed.values}, undefined)
-    return MetricValues({"loss": loss, **computed.values}, computed.undefined)
+    of_label = np.maximum(probabilities[np.arange(len(labels)), labels], np.finfo(np.float64).tiny)
+    return MetricValues({"loss": float(-np.log(of_label).mean()), **computed.values}, computed.undefined)
 
 
-def _baselines(counts: np.ndarray, weights: np.ndarray) -> dict[str, float | None]:
+def _baselines(counts: np.ndarray) -> dict[str, float | None]:
     """Return each metric without a model.
 
     Two classes: flag every record. More: always predict the most frequent class. Loss: always predict the class shares.
@@ -312,7 +300,7 @@ def _baselines(counts: np.ndarray, weights: np.ndarray) -> dict[str, float | Non
     if total == 0:
         return dict.fromkeys(("loss", *METRICS))
     largest = float(counts.max() / total)
-    shares = weights * counts / (weights * counts).sum()
+    shares = counts / total
     loss = float(abs((shares[shares > 0] * np.log(shares[shares > 0])).sum()))
     if len(counts) == 2:
         rate = float(counts[1] / total)

@@ -40,8 +40,6 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
     analyses, threshold = analyze(
         evaluation.splits,
         class_labels=evaluation.class_labels,
-        losses=evaluation.losses,
-        class_weights=evaluation.class_weights,
         threshold=0.5 if decision.threshold is None else decision.threshold.value,
         uncalibrated=evaluation.uncalibrated if decision.changes_probabilities else None,
     )

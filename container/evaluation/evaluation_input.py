@@ -29,7 +29,6 @@ class EvaluationInput:
         data_summary: summary of every split, see container/preprocessing/data_summary.py.
         hyperparameters: all values, as JSON.
         run: facts to show, in order; `weights` says which weights were evaluated, and why.
-        losses: class-weighted log loss by split; None if undefined.
         class_weights: weights of the loss; None if all are 1. [K]
         uncalibrated: the softmax by split. [N, K] each
         explanation: feature importance; None if it was not requested.
@@ -53,7 +52,6 @@ class EvaluationInput:
     data_summary: Mapping[str, Any]
     hyperparameters: Mapping[str, Any]
     run: Mapping[str, Any]
-    losses: Mapping[str, float | None]
     class_weights: Sequence[float] | None = None
     decision: Decision = field(default_factory=Decision)
     uncalibrated: Mapping[str, np.ndarray] = field(default_factory=dict)

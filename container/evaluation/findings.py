@@ -1,37 +1,19 @@
 """Write the report's summary of the main metrics, and its findings."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from container.evaluation.analysis import SplitAnalysis
 from container.evaluation.charts import percent
+from container.evaluation.data_findings import data_findings
 from container.evaluation.evaluation_input import EvaluationInput
 from container.evaluation.explanation import Explanation
+from container.evaluation.finding import ENOUGH_RECORDS, FEW_RECORDS, METRIC_NAMES, Finding
 from container.evaluation.variant_report import VariantReport
+from container.evaluation.verdict import verdict, wide_auroc_interval
 from contracts.monitored_metric import MonitoredMetric
-
-FEW_RECORDS = 30
-ENOUGH_RECORDS = 200
-METRIC_NAMES = {
-    "loss": "Log loss",
-    "auroc": "AUROC",
-    "average_precision": "Average precision",
-    "f1_score": "F1",
-    "precision": "Precision",
-    "recall": "Recall",
-    "accuracy": "Accuracy",
-}
-
-
-@dataclass(frozen=True)
-class Finding:
-    """A sentence in the report."""
-
-    level: str  # check (something may be wrong), note (information) or good
-    text: str
 
 
 def headline_split(analyses: Mapping[str, SplitAnalysis]) -> SplitAnalysis:
@@ -62,8 +44,6 @@ def findings(
     listed = [
         *_undefined(analyses),
         *_small(main, evaluation.class_labels),
-        *_useless(main, evaluation.class_labels),
-        *_never_predicted(main),
         *_agreement(analyses),
         *_threshold(main, threshold),
         *_decision(evaluation),
@@ -71,10 +51,10 @@ def findings(
         *_explanation(evaluation.explanation),
         *_variants(evaluation.variants),
         *_training(evaluation),
-        *_data(evaluation.data_summary),
-        *_drift(evaluation.data_summary),
+        *data_findings(evaluation.data_summary),
     ]
-    return sorted(listed, key=lambda finding: ("check", "note", "good").index(finding.level))
+    ordered = sorted(listed, key=lambda finding: ("check", "note", "good").index(finding.level))
+    return [*verdict(main, evaluation.splits[main.split], evaluation.class_labels), *ordered]
 
 
 def _two_classes(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> Iterator[str]:
@@ -139,44 +119,13 @@ def _small(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> Iterat
     )
 
 
-def _useless(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> Iterator[Finding]:
-    accuracy, guess = analysis.metric("accuracy"), analysis.baselines["accuracy"]
-    if accuracy is not None and guess is not None and guess < 1 and accuracy <= guess:
-        label = class_labels[int(analysis.class_counts.argmax())]
-        yield Finding(
-            "check",
-            f"Accuracy on {analysis.split} ({percent(accuracy)}) is no better than always predicting {label} "
-            f"({percent(guess)}).",
-        )
-    f1, flag_all = analysis.metric("f1_score"), analysis.baselines["f1_score"]
-    if len(class_labels) == 2 and f1 is not None and flag_all is not None and f1 < flag_all < 1:
-        yield Finding(
-            "check",
-            f"F1 on {analysis.split} at the threshold {analysis.threshold:.4g} ({f1:.3f}) is lower than the "
-            f"F1 of flagging every record ({flag_all:.3f}). Choose another threshold.",
-        )
-    area, interval = analysis.metric("auroc"), analysis.intervals.get("auroc")
-    if area is not None and (interval[0] <= 0.5 if interval else area <= 0.5):
-        yield Finding(
-            "check", f"AUROC on {analysis.split} ({area:.3f}) is not significantly better than random guessing (0.5)."
-        )
-
-
-def _never_predicted(analysis: SplitAnalysis) -> Iterator[Finding]:
-    never = [scores for scores in analysis.classes if scores.support and not scores.predicted]
-    if never:
-        listed = ", ".join(f"{scores.label} ({scores.support:,} records)" for scores in never[:8])
-        more = f" and {len(never) - 8} more" if len(never) > 8 else ""
-        yield Finding("check", f"The model never predicts on {analysis.split}: {listed}{more}.")
-
-
 def _agreement(analyses: Mapping[str, SplitAnalysis]) -> Iterator[Finding]:
     if not {"val", "test"} <= analyses.keys():
         return
     val, test = (analyses[split].metric("auroc") for split in ("val", "test"))
     if val is None or test is None:
         return
-    of_val, of_test = (_auroc_interval(analyses[split], area) for split, area in (("val", val), ("test", test)))
+    of_val, of_test = (wide_auroc_interval(analyses[split], area) for split, area in (("val", val), ("test", test)))
     fall = val - test
     below, above = (np.hypot(val - of_val[0], of_test[1] - test), np.hypot(of_val[1] - val, test - of_test[0]))
     if fall > max(below, 0.01):
@@ -187,21 +136,6 @@ def _agreement(analyses: Mapping[str, SplitAnalysis]) -> Iterator[Finding]:
         )
     elif -above <= fall <= below and min(analyses[split].labelled for split in ("val", "test")) >= ENOUGH_RECORDS:
         yield Finding("good", f"AUROC on val ({val:.3f}) and test ({test:.3f}) agree.")
-
-
-def _auroc_interval(analysis: SplitAnalysis, area: float) -> tuple[float, float]:
-    """Return the 95 % interval; without one, with several classes or a perfect ranking, a wider one.
-
-    The variance of a class's AUROC A with n records in the smaller of its two groups is at most A (1 - A) / n. As in
-    the interval of Agresti and Coull (1998) for a share, A is moved towards 0.5 by four records.
-    """
-    if "auroc" in analysis.intervals:
-        return analysis.intervals["auroc"]
-    sizes = np.minimum(analysis.class_counts, analysis.labelled - analysis.class_counts)
-    sizes = sizes[sizes > 0] + 4
-    moved = (area * (sizes - 4) + 2) / sizes
-    reach = 1.96 * float(np.sqrt(moved * (1 - moved) / sizes).mean())
-    return area - reach, area + reach
 
 
 def _threshold(analysis: SplitAnalysis, threshold: float | None) -> Iterator[Finding]:
@@ -287,82 +221,6 @@ def _training(evaluation: EvaluationInput) -> Iterator[Finding]:
     skipped = evaluation.run.get("skipped steps")
     if skipped:
         yield Finding("check", f"{skipped} optimizer steps were skipped because a gradient was not finite.")
-
-
-def _data(summary: Mapping[str, Any]) -> Iterator[Finding]:
-    splits: Mapping[str, Any] = summary["splits"]
-    for split, described in splits.items():
-        if described["dropped_unlabelled"]:
-            yield Finding("note", f"{described['dropped_unlabelled']:,} {split} rows without a label were dropped.")
-        if described["duplicate_ids"]:
-            yield Finding(
-                "check",
-                f"{described['duplicate_ids']:,} rows of {split} repeat the id of an earlier row, e.g. "
-                f"{described['duplicate_id_example']}; all rows were kept.",
-            )
-    first = next(iter(splits.values()))
-    for role, text in first["texts"].items():
-        of_split = {split: described["texts"][role] for split, described in splits.items()}
-        largest, truncated = _shares(
-            {split: (of["truncated_records"], of["records"]) for split, of in of_split.items()}
-        )
-        if largest > 0:
-            dropped = sum(of["cut_tokens"] for of in of_split.values())
-            whole = "increase max_sen_len, or split the text with dialogue_chunker"
-            if any(of["cut_chunks"] for of in of_split.values()):
-                whole = "increase max_total_chunks"
-            yield Finding(
-                "check" if largest > 0.05 else "note",
-                f"{text['column']} was truncated in {truncated}: {dropped:,} tokens dropped. To keep them, {whole}.",
-            )
-        largest, empty = _shares({split: (of["empty_records"], of["records"]) for split, of in of_split.items()})
-        if largest > 0.05:
-            yield Finding("note", f"{text['column']} is empty in {empty}.")
-    for name in first["numeric"]:
-        largest, imputed = _shares(
-            {split: (of["numeric"][name]["imputed"], of["rows"]) for split, of in splits.items()}
-        )
-        if largest > 0.2:
-            yield Finding("check", f"{name} was missing and imputed in {imputed}.")
-    for name in first["categories"]:
-        counts = {split: (of["categories"][name]["unseen_rows"], of["rows"]) for split, of in splits.items()}
-        largest, unseen = _shares(counts)
-        if largest > 0.01:
-            yield Finding("check", f"{name} has categories that do not occur in train: {unseen}.")
-
-
-def _shares(counts: Mapping[str, tuple[int, int]]) -> tuple[float, str]:
-    """Return the largest share of (part, whole) by split, and all shares as `12.0% of train, 3.0% of test`."""
-    shares = {split: part / whole if whole else 0.0 for split, (part, whole) in counts.items()}
-    return max(shares.values()), ", ".join(f"{percent(share)} of {split}" for split, share in shares.items() if share)
-
-
-def _drift(summary: Mapping[str, Any]) -> Iterator[Finding]:
-    """Report columns and classes that differ between train and test by more than sampling explains."""
-    train, test = summary["splits"].get("train"), summary["splits"].get("test")
-    if not train or not test or min(train["rows"], test["rows"]) < ENOUGH_RECORDS:
-        return
-    for name, before in train["numeric"].items():
-        after = test["numeric"].get(name)
-        if after and before["std"] and after["mean"] is not None:
-            shift = (after["mean"] - before["mean"]) / before["std"]
-            if abs(shift) > 0.25:
-                yield Finding(
-                    "check",
-                    f"{name} is {'higher' if shift > 0 else 'lower'} in test than in train: mean {after['mean']:.4g} "
-                    f"instead of {before['mean']:.4g}, {abs(shift):.1f} standard deviations.",
-                )
-    totals = [sum(described["classes"].values()) for described in (train, test)]
-    if not all(totals):
-        return
-    labels = list(train["classes"])
-    for label in labels[1:] if len(labels) == 2 else labels:  # with two classes, one share implies the other
-        count = train["classes"][label]
-        before, after = count / totals[0], test["classes"].get(label, 0) / totals[1]
-        if abs(after - before) > max(0.05, 3 * (before * (1 - before) / totals[1]) ** 0.5):
-            yield Finding(
-                "check", f"Class {label} has {percent(before)} of train's rows and {percent(after)} of test's."
-            )
 
 
 def metric_key(evaluation: EvaluationInput) -> str:

@@ -93,8 +93,6 @@ def compute_model_metrics(inputs: Mapping[str, SplitInput], options: MetricOptio
     analyses, best_f1 = analyze(
         {name: split.predictions for name, split in inputs.items()},
         class_labels=options.class_labels,
-        losses={name: log_loss(split.predictions) for name, split in inputs.items()},
-        class_weights=None,
         threshold=options.threshold,
     )
     chosen_on = "val" if "val" in inputs else next(iter(inputs)) if len(inputs) == 1 else None
@@ -109,15 +107,6 @@ def compute_model_metrics(inputs: Mapping[str, SplitInput], options: MetricOptio
         chosen_on=chosen_on if points else None,
         threshold=options.threshold if options.binary else None,
     )
-
-
-def log_loss(predictions: SplitPredictions) -> float | None:
-    """Return the mean of -log p(label) over labelled records, without class weights; None if there are none."""
-    known = predictions.labels >= 0
-    if not known.any():
-        return None
-    of_label = predictions.probabilities[known, predictions.labels[known]]
-    return float(-np.log(np.clip(of_label, _SMALLEST, 1.0)).mean())
 
 
 def _of_split(split: SplitInput, analysis: SplitAnalysis, options: MetricOptions) -> SplitMetrics:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
 from container.evaluation.analysis import ClassCurves, SplitAnalysis
-from container.evaluation.findings import METRIC_NAMES
+from container.evaluation.finding import METRIC_NAMES
 from container.evaluation.model_metrics import ModelMetrics, SplitMetrics
 from container.evaluation.plot_labels import plot_label
 from contracts.atomic_files import AtomicFile

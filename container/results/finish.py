@@ -34,7 +34,6 @@ from container.results.onnx_costs import OnnxCost, measure_costs
 from container.results.onnx_variants import write_variants
 from container.training.job_data import JobData
 from container.training.loop import merge_history
-from container.training.predict import weighted_log_loss
 from container.training.progress import metric_line
 from container.training.stop import StopFlag
 from container.training.train import Trained
@@ -177,14 +176,13 @@ def _evaluation_input(
     run: dict[str, Any],
     ensemble: dict[str, Any] | None,
 ) -> EvaluationInput:
-    splits, losses = {}, {}
+    splits = {}
     for name, logits in trained.logits.items():
         split, scores = data.splits[name], decision.log_probabilities(logits)
         labels = split.column("label").to_numpy()
         ids, raw_labels = split.column("id"), split.column("raw_label")
         weights = split.weights() if job.hp.weight_name else None
         splits[name] = SplitPredictions(name, ids, raw_labels, labels, np.exp(scores), weights)
-        losses[name] = weighted_log_loss(scores, labels, data.class_weights, split.weights())
     return EvaluationInput(
         splits=splits,
         class_labels=list(data.prepared.fitted.class_labels),
@@ -197,7 +195,6 @@ def _evaluation_input(
         data_summary=data.prepared.summary,
         hyperparameters=job.hp.model_dump(mode="json"),
         run=run,
-        losses=losses,
         class_weights=data.class_weights,
         decision=decision,
         explanation=explanation,

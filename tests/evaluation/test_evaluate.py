@@ -97,18 +97,17 @@ def test_metrics_json_agrees_with_its_own_table_of_thresholds(tmp_path):
 
 def test_a_split_without_labels_has_null_metrics_and_all_of_its_predictions(tmp_path):
     made = two_splits(unlabelled=1.1)
-    metrics = write_evaluation(tmp_path, replace(made, losses={"val": 0.4, "test": None}))
+    metrics = write_evaluation(tmp_path, made)
     assert {metrics[f"test/{name}"] for name in ("loss", *METRICS)} == {None}
     assert metrics["undefined"]["test/loss"] == "no record has a label"
     assert len(pd.read_csv(tmp_path / "test_predictions.csv")) == 400
 
 
-@pytest.mark.parametrize("loss", [None, float("nan"), float("inf")])
-def test_a_loss_that_is_no_number_is_null_with_a_reason(tmp_path, loss):
-    metrics = write_evaluation(tmp_path, replace(two_splits(), losses={"val": loss, "test": 0.4}))
-    assert metrics["val/loss"] is None
-    assert "finite" in metrics["undefined"]["val/loss"]
-    json.loads((tmp_path / "metrics.json").read_text(), parse_constant=no_constant)
+def test_the_loss_is_that_of_the_metrics_step_without_class_weights(tmp_path):
+    made = replace(two_splits(), class_weights=[1.0, 9.0])
+    test = made.splits["test"]
+    expected = sk.log_loss(test.labels, test.probabilities, labels=[0, 1])
+    assert write_evaluation(tmp_path, made)["test/loss"] == pytest.approx(expected)
 
 
 def test_probabilities_that_are_no_numbers_make_every_metric_undefined_rather_than_better(tmp_path):

@@ -1,0 +1,102 @@
+"""Say whether a model is better than guessing, by how much and how certainly, and what to do next."""
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from container.evaluation.analysis import SplitAnalysis
+from container.evaluation.bootstrap import Difference, Scores, paired_differences
+from container.evaluation.finding import METRIC_NAMES, Finding
+from container.evaluation.metrics import decided_classes
+from container.evaluation.predictions import SplitPredictions
+
+_LOWER_IS_BETTER = ("loss",)
+_ORDER = ("loss", "auroc", "average_precision", "f1_score", "accuracy")
+_NAMED = 6
+_FEW_TO_JUDGE = 200  # records, with which an accuracy of 0.8 has a 95 % interval of 0.11
+
+
+def verdict(analysis: SplitAnalysis, split: SplitPredictions, class_labels: Sequence[int | str]) -> list[Finding]:
+    """Return the first findings: the model against its baseline in every metric that has one, and the next step."""
+    if analysis.problem is not None or np.count_nonzero(analysis.class_counts) < 2:
+        return []
+    found = against_baseline(analysis, split)
+    signs = {name: -each.sign if name in _LOWER_IS_BETTER else each.sign for name, each in found.items()}
+    better = [name for name in _ORDER if signs.get(name) == 1]
+    other = [name for name in _ORDER if name in found and signs[name] != 1]
+    commonest = class_labels[int(analysis.class_counts.argmax())]
+    facts = [_fact(analysis, name, found[name]) for name in [*other, *better]]
+    never = _never_predicted(analysis)
+    if not better:
+        title = f"Not shown to be better than always predicting {commonest}"
+        return [Finding("check", f"{title}, on {analysis.split}: {'; '.join([*facts, *never])}."), *_next(0, analysis)]
+    if other:
+        names = ", ".join(METRIC_NAMES[name] for name in better)
+        title = f"Better than guessing in {names}, not shown in {', '.join(METRIC_NAMES[name] for name in other)}"
+        return [Finding("check", f"{title}, on {analysis.split}: {'; '.join([*facts, *never])}."), *_next(1, analysis)]
+    first = Finding("good", f"Better than guessing in every metric, on {analysis.split}: {'; '.join(facts)}.")
+    return [first, *(Finding("check", f"{text[0].upper()}{text[1:]}.") for text in never), *_next(2, analysis)]
+
+
+def against_baseline(analysis: SplitAnalysis, split: SplitPredictions) -> dict[str, Difference]:
+    """Return the model's metrics minus those without a model, as in `SplitAnalysis.baselines`."""
+    counts = analysis.class_counts
+    shares = np.tile(counts / counts.sum(), (len(split.labels), 1))  # [N, K]
+    commonest = np.full(len(split.labels), counts.argmax())
+    model = Scores(split.probabilities, decided_classes(split.probabilities, analysis.threshold))
+    found = paired_differences(split.labels, Scores(shares, commonest), model)
+    if len(counts) == 2:  # flagging every record has the best F1 of all that ignore the record
+        flagged = Scores(shares, np.ones(len(split.labels), np.int64))
+        found |= {"f1_score": paired_differences(split.labels, flagged, model)["f1_score"]}
+    area = analysis.metric("auroc")
+    if area is not None and found:
+        low, high = wide_auroc_interval(analysis, area)  # also of a perfect ranking, which no sample varies
+        found["auroc"] = Difference(area - 0.5, (low - 0.5, high - 0.5))
+    return found
+
+
+def wide_auroc_interval(analysis: SplitAnalysis, area: float) -> tuple[float, float]:
+    """Return the 95 % interval; without one, with several classes or a perfect ranking, a wider one.
+
+    The variance of a class's AUROC A with n records in the smaller of its two groups is at most A (1 - A) / n. As in
+    the interval of Agresti and Coull (1998) for a share, A is moved towards 0.5 by four records.
+    """
+    if "auroc" in analysis.intervals:
+        return analysis.intervals["auroc"]
+    sizes = np.minimum(analysis.class_counts, analysis.labelled - analysis.class_counts)
+    sizes = sizes[sizes > 0] + 4
+    moved = (area * (sizes - 4) + 2) / sizes
+    reach = 1.96 * float(np.sqrt(moved * (1 - moved) / sizes).mean())
+    return area - reach, area + reach
+
+
+def _fact(analysis: SplitAnalysis, name: str, difference: Difference) -> str:
+    value, baseline = analysis.metric(name), analysis.baselines[name]
+    numbers = f"{METRIC_NAMES[name]} {value:.3f} against {baseline:.3f}" if value is not None else METRIC_NAMES[name]
+    if difference.interval is None:
+        return f"{numbers} ({difference.value:+.3f})"
+    low, high = difference.interval
+    return f"{numbers} ({difference.value:+.3f}, 95% CI {low:+.3f} to {high:+.3f})"
+
+
+def _never_predicted(analysis: SplitAnalysis) -> list[str]:
+    never = [scores for scores in analysis.classes if scores.support and not scores.predicted]
+    if not never:
+        return []
+    listed = ", ".join(f"{scores.label} ({scores.support:,} records)" for scores in never[:_NAMED])
+    more = f" and {len(never) - _NAMED} more" if len(never) > _NAMED else ""
+    return [f"never predicted: {listed}{more}, of {len(analysis.classes)} classes"]
+
+
+def _next(level: int, analysis: SplitAnalysis) -> Iterator[Finding]:
+    """Yield what to do next; level 0: no better than guessing, 1: better in some metrics, 2: in every metric."""
+    few = analysis.labelled < _FEW_TO_JUDGE
+    if level == 0:
+        text = "check the columns and labels for errors; then add records, columns or epochs, or try another encoder"
+    elif few:
+        text = f"test on more records than {analysis.labelled:,} before you rely on these numbers"
+    elif level == 1 and analysis.threshold is not None:
+        text = "choose a decision_threshold for your costs (section Decisions), and calibration if scores are used"
+    else:
+        text = "look at the most confident errors and at the classes with the lowest F1; compare another setting"
+    yield Finding("note", f"What to do next: {text}.")

@@ -1,0 +1,69 @@
+"""The first findings of the report: is the model better than guessing; and what the data lacks."""
+
+import numpy as np
+import pytest
+
+from container.evaluation.analysis import analyze
+from container.evaluation.data_findings import data_findings
+from container.evaluation.verdict import verdict
+from testing.evaluations import split, two_splits
+
+
+def found(predictions, labels):
+    analyses, _ = analyze({predictions.split: predictions}, class_labels=labels)
+    return verdict(analyses[predictions.split], predictions, labels)
+
+
+@pytest.mark.parametrize("labels", [[0, 1], ["a", "b", "c"]])
+def test_a_good_model_is_better_in_every_metric_with_an_interval_of_each_difference(labels):
+    first, following = found(split("test", 400, labels=labels), labels)
+    assert first.level == "good"
+    assert first.text.startswith("Better than guessing in every metric, on test: Log loss 0.")
+    assert first.text.count("95% CI") == 5
+    assert following.text.startswith("What to do next: look at the most confident errors")
+
+
+def test_random_scores_are_not_shown_to_be_better_and_name_the_class_to_guess():
+    predictions = split("test", 300, labels=[0, 1])
+    predictions.labels[:200] = 1
+    scores = np.random.default_rng(0).random(300)
+    predictions.probabilities[:] = np.stack([1 - scores, scores], axis=1)
+    first, following = found(predictions, ["no", "yes"])
+    assert first.level == "check"
+    assert first.text.startswith("Not shown to be better than always predicting yes, on test: Log loss")
+    assert following.text.startswith("What to do next: check the columns and labels")
+
+
+def test_a_model_that_ranks_well_and_always_decides_one_class_is_better_in_some_metrics():
+    predictions = split("test", 400, labels=[0, 1, 2])
+    predictions.labels[:250] = 0
+    ranked = np.eye(3)[predictions.labels] * 0.1
+    predictions.probabilities[:] = np.array([0.6, 0.2, 0.2]) + ranked - ranked.mean(axis=1, keepdims=True)
+    first, _ = found(predictions, ["a", "b", "c"])
+    assert first.text.startswith("Better than guessing in Log loss, AUROC, Average precision, not shown in F1, Acc")
+    assert "never predicted: b (" in first.text
+
+
+def test_a_split_of_one_class_has_no_verdict():
+    assert found(split("test", 50, labels=[0, 1], only=1), [0, 1]) == []
+
+
+def test_the_same_problem_of_several_columns_is_one_finding():
+    summary = two_splits().data_summary
+    for described in summary["splits"].values():
+        numeric, category = described["numeric"]["price"], described["categories"]["color"]
+        described["numeric"] = {
+            "constant": {**numeric, "std": 0.0},
+            "empty": {**numeric, "imputed": described["rows"] - 1},
+            "half": {**numeric, "imputed": described["rows"] // 2},
+            "less": {**numeric, "imputed": described["rows"] // 3},
+        }
+        described["categories"] = {"one": {**category, "distinct": 1}, "few": {**category, "unseen_rows": 4}}
+    summary["splits"]["val"]["classes"]["1"] = 0
+    texts = [finding.text for finding in data_findings(summary)]
+    assert "One value in every row of train, so of no use: constant, one. Remove it." in texts
+    assert any(text.startswith("Nearly empty in train: empty (") for text in texts), texts
+    (imputed,) = [text for text in texts if text.startswith("Missing numbers were imputed: half in 50.0%")]
+    assert "less in 33.3%" in imputed
+    assert not any("do not occur in train" in text for text in texts), "4 rows are too few"
+    assert "val has no record of class 1: no weights are chosen by it." in texts
