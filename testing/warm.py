@@ -9,6 +9,7 @@ processes: pass `warm=False` where that is the fact.
 
 import contextlib
 import inspect
+import logging
 import multiprocessing
 import os
 import runpy
@@ -191,6 +192,7 @@ def _close_as_exec_does(*, keep: Collection[int]) -> None:
         with contextlib.suppress(OSError):  # listing the folder has one of its own
             if descriptor > 2 and descriptor not in keep and not os.get_inheritable(descriptor):
                 os.close(descriptor)
+    logging.getLogger().handlers.clear()  # one may write to a file that is closed now
     tracker = resource_tracker._resource_tracker  # its pipe is closed: the new process starts one when it needs one
     tracker._fd = tracker._pid = None  # type: ignore[attr-defined]
 
