@@ -1,7 +1,7 @@
 """Limit the numbers that a configuration may contain, and read numbers as people write them."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
@@ -10,6 +10,7 @@ LARGEST_INTEGER = 2**63 - 1  # of int64
 _DEEPEST = 8  # levels of lists and objects in a value
 
 NumberFormat = Literal["1,234.5", "1.234,5"]
+NUMBER_FORMATS: tuple[NumberFormat, ...] = get_args(NumberFormat)
 Number = Annotated[float, Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
 
 

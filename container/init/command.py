@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from container.init.profile import RawTables, read_tables
+from container.init.profile import read_tables
 from container.init.report import page, summary_lines, table_lines
 from container.init.roles import Role
 from container.init.settings import hyperparameters_of, tokenizer_in
@@ -82,7 +82,8 @@ def _init(paths: JobPaths, options: InitOptions) -> None:
         repeated = write_splits(raw, splits, folders)
     counts = label_counts(raw, splits)
     warnings = list(warnings_of(raw, counts=counts, repeated=repeated, group=options.group, time=options.time))
-    warnings += _of_ignored(raw)
+    if raw.nested:
+        warnings.append(f"{', '.join(raw.nested)}: left out, because the cells contain lists or objects.")
     paths.config.mkdir(parents=True, exist_ok=True)
     file = paths.hyperparameter_files[-1]
     file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
@@ -121,11 +122,3 @@ def _given(options: Mapping[str, Sequence[str]]) -> dict[str, tuple[Role, str]]:
             if given.setdefault(name, role) != role:
                 raise ContractError(f"--{option}: {name!r} is also given by {given[name][1]}", "Give it one role.")
     return given
-
-
-def _of_ignored(raw: RawTables) -> list[str]:
-    dates = raw.of_role("date")
-    sentences = [f"{', '.join(dates)}: ignored, because the model reads no dates yet."] if dates else []
-    if raw.nested:
-        sentences.append(f"{', '.join(raw.nested)}: left out, because the cells contain lists or objects.")
-    return sentences

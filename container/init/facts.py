@@ -9,23 +9,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from container.steps.preprocess.data_profile import describe
 from container.tables.channel_files import Origin
 from container.tables.column_types import is_number
+from container.tables.dates import FORMATS as DATE_FORMATS
+from container.tables.dates import read_dates
 from container.tables.values import contiguous, keys, numbers
 from contracts.errors import ContractError
-from contracts.numbers import NumberFormat
+from contracts.numbers import NUMBER_FORMATS, NumberFormat
 
 _FIRST_CELLS = 100
-FORMATS: tuple[NumberFormat, ...] = ("1,234.5", "1.234,5")
-_DAY = r"[0-9]{1,2}(st|nd|rd|th)?"
-_MONTH = r"(jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*\.?"
-_CLOCK = r"([T ,]+[0-9]{1,2}:[0-9]{2}(:[0-9]{2}(\.[0-9]+)?)?( ?[ap]m)?( ?(z|utc|[+-][0-9]{2}:?[0-9]{2}))?)?"
-_DATES = (
-    r"(19|20)[0-9]{2}[-/.][0-9]{1,2}[-/.][0-9]{1,2}", r"[0-9]{1,2}[-/.][0-9]{1,2}[-/.]([0-9]{4}|[0-9]{2})",
-    rf"{_DAY}[ -]{_MONTH}[ -,]+[0-9]{{2,4}}", rf"{_MONTH} {_DAY},? [0-9]{{4}}", rf"{_MONTH} [0-9]{{4}}",
-)  # fmt: skip
-_DATE = rf"(?i)^({'|'.join(_DATES)}){_CLOCK}$"
 _CODE_WORDS = frozenset(
     (
         "id", "ids", "code", "codes", "zip", "zipcode", "postcode", "postal", "plz", "phone", "fax", "key", "uuid",
@@ -77,16 +69,22 @@ class ColumnFacts:
         """The share of the cells whose value an earlier cell has."""
         return 1 - self.distinct / max(len(self.keys), 1)
 
-    @cached_property
-    def kind(self) -> str:
-        """The kind of the profile: empty, number, time, identifier, text or category."""
-        return describe(pa.chunked_array([self.sample]), self.name)["kind"]
+    @property
+    def _steps(self) -> tuple[pa.Array, pa.Array]:
+        """The first cells, which decide most columns in little time, and all."""
+        return self.sample[:_FIRST_CELLS], self.sample
+
+    @staticmethod
+    def _reads(cells: pa.Array, written: str) -> bool:
+        dates = read_dates(cells, written)
+        zoned, read = int(dates.zoned.sum()), int((~np.isnan(dates.seconds)).sum())
+        return not dates.unread.any() and zoned in (0, read)
 
     @cached_property
-    def is_date(self) -> bool:
-        if pa.types.is_temporal(self.sample.type):
-            return True
-        return self.distinct > 1 and (self.kind == "time" or self._all(_DATE))
+    def date_format(self) -> str | None:
+        """The notation of the dates; None if the column has other texts."""
+        readable = (each for each in DATE_FORMATS if all(self._reads(cells, each) for cells in self._steps))
+        return next(readable, None)
 
     @cached_property
     def is_number(self) -> bool:
@@ -95,13 +93,12 @@ class ColumnFacts:
     @cached_property
     def number_format(self) -> NumberFormat | str | None:
         """The notation of the numbers: "" for 1234.5; None if the column has other texts."""
-        for written in ("", *FORMATS):
-            try:  # the first cells decide most columns, and each wrong cell of an error takes time
-                for cells in (self.sample[:_FIRST_CELLS], self.sample):
-                    values = numbers(cells, self.name, origin=Origin(), written=written or None)
+        for written in ("", *NUMBER_FORMATS):
+            try:
+                read = [numbers(each, self.name, origin=Origin(), written=written or None) for each in self._steps]
             except ContractError:
                 continue
-            return written if np.isfinite(values).any() else None
+            return written if np.isfinite(read[-1]).any() else None
         return None
 
     @cached_property

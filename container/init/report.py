@@ -65,8 +65,6 @@ def page(
     for column in raw.columns.values():
         cells = (column.name, column.role, _missing(column), column.why, _examples(column))
         lines.append(f"| {' | '.join(_cell(cell) for cell in cells)} |")
-    if raw.nested:
-        lines += ["", f"Left out, because they contain lists or objects: {', '.join(raw.nested)}."]
     lines += ["", "## Warnings", "", *(f"- {sentence}" for sentence in warnings or ("none",)), ""]
     lines += ["## Rows of each label", "", f"| label | {' | '.join(SPLITS)} |", "| -- | -- | -- | -- |"]
     lines += [f"| {_cell(label)} | {' | '.join(map(str, rows))} |" for label, rows in counts.items()]

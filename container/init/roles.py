@@ -79,7 +79,7 @@ def _role(facts: ColumnFacts) -> tuple[Role, str]:
         return "ignored", "an index that pandas saved"
     if facts.is_number:
         return _role_of_numbers(facts)
-    return ("date", "dates") if facts.is_date else _role_of_texts(facts)
+    return _role_of_texts(facts) if facts.date_format is None else ("date", "dates")
 
 
 def _role_of_numbers(facts: ColumnFacts) -> tuple[Role, str]:

@@ -32,11 +32,13 @@ def hyperparameters_of(raw: RawTables, *, tokenizer: str) -> tuple[dict[str, Any
     if len(texts) > 1:
         why["text_name"] = f"{len(texts)} texts are joined to one sequence for one encoder"
     values |= {"label_name": raw.label, "tab_field_list": numbers, "cat_field_list": raw.of_role("category")}
+    if dates := raw.of_role("date"):
+        values["date_field_list"] = dates
     formats = {name: raw.columns[name].facts.number_format for name in numbers}
     if formats := {name: written for name, written in formats.items() if written}:
         values["number_format"] = formats
     values["multiclass_categories"], why["multiclass_categories"] = _classes(raw)
-    values["model_class"] = "multimodal_bert" if numbers or values["cat_field_list"] else "bert"
+    values["model_class"] = "multimodal_bert" if numbers or dates or values["cat_field_list"] else "bert"
     values["tokenizer"] = tokenizer
     values["max_sen_len"], why["max_sen_len"] = _length(raw, texts)
     parse_hyperparameters(values)

@@ -108,7 +108,7 @@ def write_splits(raw: RawTables, splits: Splits, folders: Mapping[str, Path]) ->
     """Write the rows of each split to its folder, in the input's format (JSON: CSV), with all columns unchanged."""
     names = next(iter(raw.parts.values())).columns
     suffix = {"json": "csv"}.get(found := next(iter(raw.parts.values())).format, found)
-    inputs = [name for name in names if raw.columns[name].role in ("label", "text", "number", "category")]
+    inputs = [name for name in names if raw.columns[name].role not in ("id", "ignored")]
     texts = [column for column in raw.of_role("text") if not raw.columns[column].facts.repeats > 0.5]
     ids = raw.of_role("id")
     seen = {what: [DuplicateIds(limit=_DUPLICATES) for _ in SPLITS] for what in ("rows", *texts)}

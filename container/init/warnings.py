@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from container.init.profile import RawTables
 from container.init.roles import Column
 from container.init.splits import Repeated
+from container.tables.dates import ISO
 from container.tables.values import keys
 
 FEWEST_ROWS = 10  # of a label
@@ -44,7 +45,7 @@ def warnings_of(
     yield from _of_repeated(raw, repeated, counts)
     if group is None:
         yield from _of_groups(raw)
-    times = [name for name in raw.of_role("date") if raw.columns[name].facts.kind == "time"]
+    times = [name for name in raw.of_role("date") if raw.columns[name].facts.date_format == ISO]  # as --time reads them
     if times and time is None:
         yield f"{', '.join(times)}: if the model will score later rows, split by time: --time {_quoted(times[0])}."
 
