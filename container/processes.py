@@ -11,7 +11,7 @@ import signal
 import sys
 import sysconfig
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import NoReturn, TextIO
 
@@ -82,6 +82,10 @@ class _Console(logging.StreamHandler[TextIO]):
 class _LogFile(logging.FileHandler):
     def handleError(self, record: logging.LogRecord) -> None:
         """Lose the line, e.g. if the disk is full; the job ends with the error of its own files."""
+
+    def close(self) -> None:
+        with suppress(OSError):  # the file of the process from which this one was forked
+            super().close()
 
 
 def end_process(code: int) -> NoReturn:
