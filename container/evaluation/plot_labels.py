@@ -23,7 +23,7 @@ def plot_label(text: object, length: int = 30) -> str:
     """Cut a text of the user, and add the fonts that it needs to matplotlib's; escape what no installed font has."""
     label = shorten(str(text), length)
     families = list(matplotlib.rcParams["font.family"])
-    missing = set(label) - _characters(font_manager.findfont(font_manager.FontProperties(families)))
+    missing = set(label) - _characters(font_manager.findfont(font_manager.FontProperties(family=families)))
     for font in sorted(font_manager.fontManager.ttflist, key=lambda font: (font.name, font.fname)):
         if not missing:
             break
