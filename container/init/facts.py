@@ -1,7 +1,7 @@
 """Collect what decides the role of a column, from a sample of its cells."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -39,14 +39,18 @@ class ColumnFacts:
 
     Attributes:
         rows: of the table.
-        missing: share of empty cells in all rows.
+        empty: share of cells in all rows without a text, and without a number (NA).
         sample: cells, null where empty. [S]
     """
 
     name: str
     rows: int
-    missing: float
+    empty: tuple[float, float]
     sample: pa.Array
+
+    @property
+    def missing(self) -> float:
+        return self.empty[self.is_number]
 
     @cached_property
     def keys(self) -> pa.Array:
@@ -167,12 +171,15 @@ class ColumnFacts:
         return len(self.keys) > 0 and matching >= share * len(self.keys)
 
 
-def facts_of(sample: pa.Table, *, rows: int, missing: dict[str, int]) -> dict[str, ColumnFacts]:
+def facts_of(sample: pa.Table, *, rows: int, missing: Mapping[str, Sequence[int]]) -> dict[str, ColumnFacts]:
     """Return the facts of each column.
 
     Args:
         rows: of the whole table.
-        missing: empty cells of all rows, by column.
+        missing: cells of all rows without a text, and without a number, by column.
     """
-    cells = {name: contiguous(sample[name]) for name in sample.column_names}
-    return {name: ColumnFacts(name, rows, missing[name] / max(rows, 1), cell) for name, cell in cells.items()}
+    facts = {}
+    for name in sample.column_names:
+        as_text, as_number = (count / max(rows, 1) for count in missing[name])
+        facts[name] = ColumnFacts(name, rows, (as_text, as_number), contiguous(sample[name]))
+    return facts

@@ -156,6 +156,11 @@ def test_a_table_of_which_no_model_can_be_trained_is_one_error(changed, cause, t
     assert not paths.channel("train").exists()
 
 
+def test_the_share_of_missing_numbers_counts_their_words(tmp_path, capsys):
+    run_init(tmp_path, raw_table().assign(age=["NA", "41", "42", "43"] * (ROWS // 4)))
+    assert re.search(r"^age +number +25.0%", capsys.readouterr().out, re.MULTILINE)
+
+
 def test_a_folder_with_a_job_is_refused_without_force(tmp_path, capsys):
     run_init(tmp_path, raw_table())
     run_init(tmp_path, raw_table(), expect=1)

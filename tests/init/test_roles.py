@@ -21,7 +21,7 @@ def words(count):
 def role_of(name, cells):
     """Return the role and the reason of a column beside a text and a label."""
     table = pa.table({name: cells, "note": words(9), "y": ["a", "b"] * (ROWS // 2)})
-    missing = {each: table[each].null_count for each in table.column_names}
+    missing = {each: [table[each].null_count] * 2 for each in table.column_names}
     column = decide_roles(facts_of(table, rows=ROWS, missing=missing), label="y", given={})[name]
     return column.role, column.why
 
@@ -65,14 +65,14 @@ def test_a_column_gets_its_role_and_the_reason(case):
 def test_of_several_ids_the_one_with_the_name_of_an_id_stays():
     table = pa.table({"no": range(ROWS), "row_id": range(ROWS), "note": words(9), "y": ["a", "b"] * (ROWS // 2)})
     columns = decide_roles(
-        facts_of(table, rows=ROWS, missing=dict.fromkeys(table.column_names, 0)), label="y", given={}
+        facts_of(table, rows=ROWS, missing=dict.fromkeys(table.column_names, (0, 0))), label="y", given={}
     )
     assert (columns["row_id"].role, columns["no"].role) == ("id", "ignored")
 
 
 def test_the_roles_that_the_user_names_win():
     table = pa.table({"no": range(ROWS), "note": words(9), "y": ["a", "b"] * (ROWS // 2)})
-    facts = facts_of(table, rows=ROWS, missing=dict.fromkeys(table.column_names, 0))
+    facts = facts_of(table, rows=ROWS, missing=dict.fromkeys(table.column_names, (0, 0)))
     columns = decide_roles(facts, label="y", given={"no": ("number", "--number"), "note": ("ignored", "--ignore")})
     assert columns["note"].role == "ignored"
     assert columns["no"].role == "text"  # the model needs one
@@ -80,7 +80,7 @@ def test_the_roles_that_the_user_names_win():
 
 
 def test_a_column_that_the_table_lacks_is_an_error_with_the_nearest_name():
-    facts = {"price": ColumnFacts("price", 2, 0.0, pa.array(["1", "2"]))}
+    facts = {"price": ColumnFacts("price", 2, (0.0, 0.0), pa.array(["1", "2"]))}
     with pytest.raises(ContractError, match="no column 'prize'.*'price'"):
         decide_roles(facts, label="prize", given={})
 

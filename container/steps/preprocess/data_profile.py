@@ -97,9 +97,9 @@ class DataProfile:
         return pa.concat_tables(self._sample) if self._sample else None
 
     @property
-    def missing(self) -> dict[str, int]:
-        """The number of cells without a text, by column."""
-        return {name: int(as_text) for name, (as_text, _) in self._missing.items()}
+    def missing(self) -> dict[str, list[int]]:
+        """The number of cells without a text, and without a number, by column."""
+        return {name: counts.tolist() for name, counts in self._missing.items()}
 
     def to_json(self, labels: Sequence[str], *, about: Mapping[str, Any]) -> dict[str, Any]:
         """Return the profile as JSON values; None where there is no value.
