@@ -144,10 +144,9 @@ class Predictor:
         return self._preprocessor.fitted.text_fields
 
     @property
-    def other_columns(self) -> tuple[str | None, str, str | None]:
-        """Return the columns of the training data that a record does not need: the id, the label and the weight."""
-        fitted = self._preprocessor.fitted
-        return fitted.id_name, fitted.label_name, fitted.weight_name
+    def other_columns(self) -> tuple[str | None, ...]:
+        """Return the columns of the training data that a record does not need: the id, the label, weight and group."""
+        return self._preprocessor.fitted.other_columns
 
     def predict(self, records: "Sequence[Mapping[str, Any]] | pd.DataFrame | pa.Table | pa.RecordBatch") -> np.ndarray:
         """Return the class probabilities of raw records.

@@ -26,6 +26,12 @@ class Split:
     def arrays(self) -> list[RecordArrays]:
         return list(self.parts)
 
+    def weights(self) -> np.ndarray:
+        return self.column("weight").to_numpy()
+
+    def units(self) -> np.ndarray:
+        return self.column("unit").to_numpy()
+
     def column(self, name: str) -> pa.ChunkedArray:
         return pa.chunked_array([getattr(part, name) for part in self.parts])
 

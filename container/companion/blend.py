@@ -86,18 +86,18 @@ class BlendTrial:
 
 
 def try_blend(
-    network: np.ndarray, companion: np.ndarray, labels: np.ndarray, *, rows: np.ndarray, weights: np.ndarray, seed: int
+    network: np.ndarray, companion: np.ndarray, labels: np.ndarray, *, units: np.ndarray, weights: np.ndarray, seed: int
 ) -> BlendTrial:
     """Fit the blend on N labelled val records, and measure it by cross-fitting.
 
     Args:
         network, companion: logits. [N, K] each
-        rows: numbers of the records, which determine the folds. [N]
+        units: numbers of the records or their groups, which determine the folds. [N]
         weights: of the records in val/loss, above 0. [N]
     """
     parts = np.stack([network, companion]).astype(np.float64)  # [2, N, K]
     of_records = weights / weights.mean()
-    folds = fold_of(rows, seed=seed, num_folds=_FOLDS)
+    folds = fold_of(units, seed=seed, num_folds=_FOLDS)
     gains = np.zeros(len(labels))
     for fold in range(_FOLDS):
         val, rest = folds == fold, folds != fold

@@ -100,13 +100,13 @@ def fit_companion(
         raise NotMade(f"{len(classes)} classes are more than {MOST_CLASSES}")
     rows = rows[np.isin(labels[rows], classes)]
     chosen = _take(train, rows)
-    numbers, labels = (np.concatenate(each) for each in zip(*((part.row, part.label) for part in chosen)))
+    units, labels = (np.concatenate(each) for each in zip(*((part.unit, part.label) for part in chosen)))
     codes = np.searchsorted(classes, labels)
     stands_for = counts[classes] / sampled[classes]  # rows of train for each row of a class
     stands_for *= sampled[classes].sum() / counts[classes].sum()  # their mean is 1, which regularization assumes
     of_records = np.concatenate([part.weight for part in chosen]).astype(np.float64)
     weights = np.asarray(class_weights)[labels] * stands_for[codes] * (of_records / of_records.mean())
-    folds = _even_folds(numbers, codes, seed=seed)
+    folds = _even_folds(units, codes, seed=seed)
     bags, terms = _terms(chosen, len(fields), columns=num_columns(len(classes)))
     linear = fit_linear(terms, codes, weights=weights)
     scores = out_of_fold(terms, codes, weights=weights, folds=folds).astype(np.float32)  # [N, S]
@@ -227,12 +227,27 @@ def _take(train: Sequence[RecordArrays], rows: np.ndarray) -> list[RecordArrays]
     return [part.take(positions - start) for part, positions, start in parts if len(positions)]
 
 
-def _even_folds(numbers: np.ndarray, codes: np.ndarray, *, seed: int) -> np.ndarray:
-    """Return the fold of each row: the rows of a class, in the order of a hash, go to the folds in turn."""
+def _even_folds(units: np.ndarray, codes: np.ndarray, *, seed: int) -> np.ndarray:
+    """Return the fold of each row: the rows of a class, in the order of a hash, go to the folds in turn.
+
+    Groups of several rows stay together, with about even shares of the classes.
+
+    Raises:
+        NotMade: fewer than FOLDS groups.
+    """
+    distinct = len(np.unique(units))
+    if distinct < FOLDS:
+        raise NotMade(f"the training rows have {distinct} groups, and there are {FOLDS} folds")
+    if distinct < len(units):
+        from sklearn.model_selection import StratifiedGroupKFold
+
+        splitter = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=seed % 2**32)
+        in_fold = [held_out for _, held_out in splitter.split(codes, codes, units)]
+        return np.repeat(np.arange(FOLDS), [len(rows) for rows in in_fold])[np.argsort(np.concatenate(in_fold))]
     folds = np.empty(len(codes), np.int64)
     for code in np.unique(codes):
         of_class = np.flatnonzero(codes == code)
-        folds[of_class[hash_order(numbers[of_class], seed=seed)]] = np.arange(len(of_class)) % FOLDS
+        folds[of_class[hash_order(units[of_class], seed=seed)]] = np.arange(len(of_class)) % FOLDS
     return folds
 
 

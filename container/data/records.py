@@ -42,13 +42,21 @@ class TextArrays:
 
 @dataclass(frozen=True)
 class RecordArrays:
-    """R prepared records: `row`, `label`, `weight` [R], `tabular` [R, K], and one TextArrays per role."""
+    """R prepared records: `row`, `label`, `weight` [R], `tabular` [R, K], one TextArrays per role, and `unit` [R].
+
+    The unit is the number of the record's group, or else of its row; records of a unit belong to the same fold.
+    """
 
     row: np.ndarray
     label: np.ndarray
     tabular: np.ndarray
     texts: tuple[TextArrays, ...]
     weight: np.ndarray
+    group: np.ndarray | None = None
+
+    @property
+    def unit(self) -> np.ndarray:
+        return self.row if self.group is None else self.group
 
     @classmethod
     def from_batch(cls, batch: pa.RecordBatch, roles: Sequence[str]) -> "RecordArrays":
@@ -62,12 +70,15 @@ class RecordArrays:
         row, label = (batch.column(name).to_numpy() for name in ("row", "label"))
         weighted = "weight" in batch.schema.names
         weight = batch.column("weight").to_numpy() if weighted else np.ones(len(row), np.float32)
-        return cls(row, label, table, tuple(texts), weight)
+        group = batch.column("group").to_numpy() if "group" in batch.schema.names else None
+        return cls(row, label, table, tuple(texts), weight, group)
 
     def take(self, records: np.ndarray) -> "RecordArrays":
         """Return a copy of some records."""
         texts = tuple(text.take(records) for text in self.texts)
-        return RecordArrays(self.row[records], self.label[records], self.tabular[records], texts, self.weight[records])
+        group = None if self.group is None else self.group[records]
+        taken = (self.row[records], self.label[records], self.tabular[records])
+        return RecordArrays(*taken, texts, self.weight[records], group)
 
     def padded_shapes(self, index: int) -> list[tuple[int, int]]:
         """Return (chunks, longest chunk) of each text of one record: its shape in the dense form."""

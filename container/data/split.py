@@ -62,6 +62,10 @@ class PreparedSplit:
         weighted = "weight" in self._reader.schema.names
         return self.column("weight").to_numpy() if weighted else np.ones(len(self), np.float32)
 
+    def units(self) -> np.ndarray:
+        """Return the unit of each record; see RecordArrays. [len(self)]"""
+        return self.column("group" if "group" in self._reader.schema.names else "row").to_numpy()
+
     def arrays(self) -> list[RecordArrays]:
         """Return all records of the file, in order, as views."""
         return [self._arrays_of(batch) for batch in range(len(self._starts) - 1)]

@@ -11,6 +11,7 @@ import pyarrow as pa
 from container.log_once import log_detail
 from container.preprocessing.date_columns import DateColumn
 from container.preprocessing.fitted import FittedPreprocessing
+from container.preprocessing.groups import group_numbers
 from container.preprocessing.imputation import fit_imputation
 from container.preprocessing.labels import LabelCollector, LabelMap, check_two_classes, given_labels, learned_labels
 from container.preprocessing.numeric_summary import DISTINCT_LIMIT, NumericSummary
@@ -56,6 +57,7 @@ class TableColumns:
     id_name: str | None
     label_name: str
     weight_name: str | None
+    group_name: str | None
     texts: tuple[str, ...]
     numeric: tuple[str, ...]
     dates: tuple[str, ...]
@@ -73,6 +75,7 @@ class TableColumns:
             id_name=hp.id_name,
             label_name=hp.label_name,
             weight_name=hp.weight_name,
+            group_name=hp.group_name,
             texts=tuple(column for field in hp.text_fields for column in field.columns),
             numeric=numeric,
             dates=dates,
@@ -91,7 +94,7 @@ class TableColumns:
     @property
     def scanned(self) -> list[str]:
         """Return the columns of the fit pass: all but the texts."""
-        return [*filter(None, (self.id_name, self.label_name, self.weight_name)), *self.table]
+        return [*filter(None, (self.id_name, self.label_name, self.weight_name, self.group_name)), *self.table]
 
     @property
     def transformed(self) -> list[str]:
@@ -155,7 +158,8 @@ class SplitStatistics:
         label_index = self.labels.add(table[self.columns.label_name], origin=origin)  # [R]
         labelled = label_index >= 0
         rows = np.arange(part.first_row, part.first_row + table.num_rows)
-        folds = fold_of(rows, seed=self.seed, num_folds=self.num_folds)  # [R]
+        units = group_numbers(table[group], rows) if (group := self.columns.group_name) else rows
+        folds = fold_of(units, seed=self.seed, num_folds=self.num_folds)  # [R]
         self.rows += table.num_rows
         self.unlabelled += int(np.count_nonzero(~labelled))
         for index in np.flatnonzero(~labelled)[: NAMED_ROWS - len(self.unlabelled_rows)]:
@@ -320,6 +324,7 @@ def fit_preprocessing(
         id_name=columns.id_name,
         label_name=columns.label_name,
         weight_name=columns.weight_name,
+        group_name=columns.group_name,
         numeric_columns=columns.numbers,
         missing_indicators=indicators,
         imputation=imputation,

@@ -38,7 +38,7 @@ class Rules:
         number_format: notation of numeric columns that are not written as 1234.5.
         dates: by date column, how it is written; its parts are numeric columns (`date_inputs`).
         class_labels: label of each class id.
-        weight_name: the column of record weights, which a prediction does not need.
+        weight_name, group_name: columns that a prediction does not need.
         id_name: None if the number of a row is its id.
         tokenizer_digests: hash of each text field's tokenizer files, by role.
     """
@@ -60,6 +60,7 @@ class Rules:
     number_format: Mapping[str, NumberFormat] = field(default_factory=dict)
     dates: Mapping[str, DateReading] = field(default_factory=dict)
     weight_name: str | None = None
+    group_name: str | None = None
 
     def __post_init__(self) -> None:
         if self.is_binary and len(self.class_labels) != 2:
@@ -76,9 +77,8 @@ class Rules:
             raise ValueError(f"numeric_columns lacks {sorted(unknown)}, the parts of dates")
         if self.category_kinds is not None and self.category_kinds.keys() != set(self.categorical_columns):
             raise ValueError(f"category_kinds is of {sorted(self.category_kinds)}, not of categorical_columns")
-        if overlap := {self.id_name, self.label_name, self.weight_name} & {*self.feature_inputs}:
-            named = sorted(filter(None, overlap))
-            raise ValueError(f"id_name, label_name or weight_name is {named}, which is also an input of the model")
+        if overlap := set(filter(None, self.other_columns)) & set(self.feature_inputs):
+            raise ValueError(f"{sorted(overlap)} is an id, label, weight or group, and also an input of the model")
         transform, num_inputs = self.numeric_transform, len(self.feature_columns) - len(self.embedded_categories)
         for name in ("mean", "scale", "quantiles", "bins"):
             if len(getattr(transform, name)) not in (0, num_inputs):
@@ -126,6 +126,11 @@ class Rules:
         return (*self.text_columns, *self.raw_numbers, *self.dates, *self.categorical_columns)
 
     @property
+    def other_columns(self) -> tuple[str | None, ...]:
+        """Return the columns of the training data that a prediction does not need."""
+        return self.id_name, self.label_name, self.weight_name, self.group_name
+
+    @property
     def raw_numbers(self) -> tuple[str, ...]:
         """Return the numeric columns that are columns of the table, not parts of a date."""
         return tuple(name for name in self.numeric_columns if name not in self._date_of_part)
@@ -156,7 +161,7 @@ class Rules:
             **({"subtracted": dict(self.subtracted)} if self.subtracted else {}),
             **({} if self.category_kinds is None else {"category_kinds": dict(self.category_kinds)}),
             **({"number_format": dict(self.number_format)} if self.number_format else {}),
-            **({"weight_name": self.weight_name} if self.weight_name else {}),
+            **{name: value for name in ("weight_name", "group_name") if (value := getattr(self, name))},
             **({"dates": {name: asdict(reading) for name, reading in self.dates.items()}} if self.dates else {}),
         }
 

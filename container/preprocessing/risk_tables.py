@@ -84,7 +84,7 @@ class FoldedRisks:
     """Out-of-fold risk values for training rows.
 
     Attributes:
-        seed: determines, with the row number, the fold of a row.
+        seed: determines, with the number of the row or its group, the fold of a row.
         num_folds: F.
         values: by column, in the order of RiskTable.values. [F, C + 1, V] float64
     """
@@ -93,8 +93,8 @@ class FoldedRisks:
     num_folds: int
     values: Mapping[str, np.ndarray]
 
-    def folds(self, rows: np.ndarray) -> np.ndarray:
-        return fold_of(rows, seed=self.seed, num_folds=self.num_folds)
+    def folds(self, units: np.ndarray) -> np.ndarray:
+        return fold_of(units, seed=self.seed, num_folds=self.num_folds)
 
 
 class CategoryCounts:

@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from container.preprocessing.fingerprint import tokenizer_digest
 from container.preprocessing.fitted import FittedPreprocessing
+from container.preprocessing.groups import group_numbers
 from container.preprocessing.imputation import impute
 from container.preprocessing.labels import UNLABELLED
 from container.preprocessing.risk_tables import FoldedRisks, category_codes, category_keys
@@ -129,16 +130,21 @@ class Preprocessor:
         if has_label:
             label = fitted.labels.encode(table[fitted.label_name], origin=origin)
         kept = label != UNLABELLED if drop_unlabelled else np.ones(len(rows), bool)
-        tabular, imputed, unseen = self._tabular(table, rows, kept=kept, origin=origin, folds=folds)  # [R, K]
+        group = fitted.group_name
+        units = group_numbers(table[group], rows) if group and group in table.column_names else rows
+        tabular, imputed, unseen = self._tabular(table, units, kept=kept, origin=origin, folds=folds)  # [R, K]
         dropped = int(np.count_nonzero(~kept))
         if dropped:
             table, rows, label, tabular = table.filter(pa.array(kept)), rows[kept], label[kept], tabular[kept]
+            units = units[kept] if group else rows
         columns = {"row": pa.array(rows), "id": _ids(table, fitted.id_name, rows)}
         if has_label:
             columns["raw_label"] = contiguous(table[fitted.label_name])
         columns["label"] = pa.array(label)
         if (name := fitted.weight_name) and name in table.column_names:
             columns["weight"] = pa.array(read_weights(table[name], name, origin=origin).astype(np.float32))
+        if units is not rows:
+            columns["group"] = pa.array(units)
         columns["tabular"] = _fixed_size_lists(tabular)
         counts: dict[str, TextCounts] = {}
         for text in fitted.text_fields:
@@ -154,15 +160,19 @@ class Preprocessor:
     def _tabular(
         self,
         table: pa.Table | pa.RecordBatch,
-        rows: np.ndarray,
+        units: np.ndarray,
         *,
         kept: np.ndarray,
         origin: Origin,
         folds: FoldedRisks | None,
     ) -> tuple[np.ndarray, Counter[str], Counter[str]]:
-        """Return the tabular inputs of feature_columns.txt [R, K] float32, and counts over the `kept` rows."""
+        """Return the tabular inputs of feature_columns.txt [R, K] float32, and counts over the `kept` rows.
+
+        Args:
+            units: the row's number or its group's, which determines its fold. [R]
+        """
         fitted = self.fitted
-        tabular = np.empty((len(rows), len(fitted.feature_columns)), np.float32)
+        tabular = np.empty((len(units), len(fitted.feature_columns)), np.float32)
         imputed: Counter[str] = Counter()
         unseen: Counter[str] = Counter()
         missing: dict[str, np.ndarray] = {}
@@ -179,7 +189,7 @@ class Preprocessor:
         for name in fitted.missing_indicators:
             tabular[:, position] = missing[name]
             position += 1
-        row_folds = folds.folds(rows) if folds is not None else None
+        row_folds = folds.folds(units) if folds is not None else None
         categories = {name: self._categories(table[name], name) for name in fitted.categorical_columns}
         for name in fitted.categorical_columns:
             risk = fitted.risk_tables[name]

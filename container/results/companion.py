@@ -89,7 +89,7 @@ def _blend(hp: Hyperparameters, data: JobData, fitted: Fitted, alone: Combined) 
         network["val"][known],
         companion["val"][known],
         labels["val"][known],
-        rows=rows[known],
+        units=data.splits["val"].units()[known],
         weights=np.asarray(data.class_weights)[labels["val"][known]] * data.splits["val"].weights()[known],
         seed=hp.seed,
     )

@@ -66,4 +66,4 @@ def _without_fold(train: PreparedSplit, fold: Fold) -> PreparedSplit:
 
 
 def _folds(train: PreparedSplit, fold: Fold) -> np.ndarray:
-    return fold_of(train.column("row").to_numpy(), seed=fold.seed, num_folds=fold.of)
+    return fold_of(train.units(), seed=fold.seed, num_folds=fold.of)

@@ -29,6 +29,10 @@ class DataSettings(Settings):
     """Column of record weights, numbers of at least 0, in every split. They apply to the loss, class_weights=balanced,
     the companion, the calibration and the threshold. Metrics are reported with and without them."""
 
+    group_name: str | None = declare(None, scope="prepare")
+    """Column of groups, e.g. customers. The rows of a group are in the same fold of risk tables, cross_fit and the
+    companion, so that out-of-fold values do not know the group's label."""
+
     full_field_list: list[str] | None = declare(None, scope="prepare")
     """Columns that the data must have, in addition to the columns that other settings name. Default: none."""
 

@@ -39,7 +39,9 @@ LABELS = np.random.default_rng(5).integers(0, 3, 600)
 
 
 def tried(network, companion, labels=LABELS, weights=(1.0, 1.0, 1.0)):
-    return try_blend(network, companion, labels, rows=np.arange(len(labels)), weights=np.array(weights)[labels], seed=0)
+    return try_blend(
+        network, companion, labels, units=np.arange(len(labels)), weights=np.array(weights)[labels], seed=0
+    )
 
 
 def test_two_independent_models_are_blended_by_what_each_is_worth():

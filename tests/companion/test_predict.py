@@ -51,7 +51,7 @@ def test_the_blend_of_a_large_val_is_fitted_on_a_sample(monkeypatch):
     used = []
 
     def keep(network, companion, labels, **given):
-        used.append(given["rows"])
+        used.append(given["units"])
         return try_blend(network, companion, labels, **given)
 
     monkeypatch.setattr(module, "MOST_ROWS", 80)

@@ -65,6 +65,7 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "cat_field_list": (ONE, {"cat_field_list": []}),
     "tab_field_list": (ONE, {"tab_field_list": ["price"]}),
     "date_field_list": (ONE, {"date_field_list": ["day"]}),
+    "group_name": (ONE, {"group_name": "size_group"}),
     "weight_name": (ONE, {"weight_name": "quantity_weight"}),
     "categorical_features_to_encode": (ONE, {"categorical_features_to_encode": []}),
     "train_filename": (ONE, {"train_filename": "data.csv"}),
@@ -272,6 +273,7 @@ def frame(rows, seed, classes):
     thousands = [f"{1 + row % 7}.{row % 10}00" for row in range(len(made))]
     days = pd.date_range("2026-01-01", periods=len(made), freq="29h").astype(str)
     extra = {"thousands": thousands, "day": days, "quantity_weight": made["quantity"]}
+    extra["size_group"] = made["quantity"]
     made = made.assign(row_id=made["order_id"] + "x", notes=made["chat"].str[::-1], **extra)
     return made.assign(other_label=1 - made["label"] % 2)
 
