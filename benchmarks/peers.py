@@ -146,7 +146,7 @@ def _ours(arguments: argparse.Namespace, settings: dict[str, Any]) -> Result:
     log = (arguments.work / "ours" / LOG).read_text()
     rates = [float(rate) for rate in re.findall(r"step \d+/\d+, .*?([\d.]+) rows/s", log)]
     rate = harmonic_mean(rates) if rates else math.nan  # a smoke test has no line of 5 steps
-    return Result(rate, job.seconds, job.metrics, len(re.findall(r"validated \d+ records", log)), max(samples))
+    return Result(rate, job.seconds, job.metrics, len(re.findall(r"metrics: step=", log)), max(samples))
 
 
 def _peer(name: str, texts: list[str], arguments: argparse.Namespace, *, seed: int) -> Result:

@@ -23,7 +23,6 @@ from container.evaluation.predictions import SplitPredictions, write_out_of_fold
 from container.evaluation.variant_report import VariantReport
 from container.export.artifacts import export_model
 from container.job import Job, write_json
-from container.log_once import log_detail
 from container.models.ensemble import Network
 from container.parallel.mesh import RankMesh
 from container.results.companion import Combined, add_companion
@@ -102,7 +101,7 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
         written[artifacts.OUT_OF_FOLD] = _write_out_of_fold(job, data.splits["train"], trained.out_of_fold)
     logger.info("%s", metric_line(metrics))
     job.timeline.mark("report")
-    log_detail(logger, "time of each phase: %s", job.timeline)
+    logger.info("time of each phase: %s", job.timeline)
     write_json(job.scratch.result_file, {"status": "completed", "model": files, "output": written, "metrics": metrics})
 
 
