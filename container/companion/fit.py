@@ -125,13 +125,8 @@ def fit_companion(
     )
     fitted = Fitted(companion, trees, table, classes, log_shares, rows, uses_texts, codes)
     checked = np.unique(np.linspace(0, len(rows) - 1, _CHECKED_ROWS).astype(np.int64))
-    _check_graph(
-        fitted,
-        _take(chosen, checked),
-        fields,
-        linear=linear,
-        scores=linear.scores([matrix[checked] for matrix in terms]),
-    )
+    scores = linear.scores([matrix[checked] for matrix in terms])
+    _check_graph(fitted, _take(chosen, checked), fields, linear=linear, scores=scores)
     return fitted
 
 

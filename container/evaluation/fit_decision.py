@@ -39,8 +39,7 @@ def fit_decision(
     known = (labels["val"] >= 0) & (weights > 0) & np.isfinite(logits["val"]).all(axis=1)
     val_logits, val_labels, weights = logits["val"][known], labels["val"][known], weights[known]
     wanted: float | ThresholdTarget = hp.threshold
-    decision = Decision()
-    present = len(np.unique(val_labels))
+    decision, present = Decision(), len(np.unique(val_labels))
     # The prior correction follows the temperature and starts from the class shares of the loss.
     of_loss = train_counts * class_weights if hp.target_prior is not None else None  # [K]
     if present >= needed_classes(hp):

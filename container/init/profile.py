@@ -73,6 +73,18 @@ class RawTables:
                 first += part.table.num_rows
 
 
+def _splitting(group: str | None, time: str | None) -> dict[str, tuple[Role, str]]:
+    """Return the roles of the columns that split the rows."""
+    named = (("group", group), ("time", time))
+    return {name: ("ignored", f"splits the rows (--{option})") for option, name in named if name}
+
+
+def _check_present(wanted: Sequence[str], names: Sequence[str], where: str) -> None:
+    for name in wanted:
+        if name not in names:
+            raise missing_column(name, names, where)
+
+
 def read_tables(
     inputs: Sequence[Path],
     *,
@@ -97,9 +109,7 @@ def read_tables(
     names = next(iter(parts.values())).columns
     where = str(inputs[0])
     label = _label_name(names, where) if label is None else label
-    for name in (label, *(name for name in (group, time) if name)):
-        if name not in names:
-            raise missing_column(name, names, where)
+    _check_present((label, *filter(None, (group, time))), names, where)
     collector = LabelCollector(label, allowed=1 << 31)
     profile = DataProfile(names, splits=("rows",), id_column=None)
     source, codes, hashes, times = [], [], [], []
@@ -122,12 +132,7 @@ def read_tables(
     _check_labels(label, collector, where=where)
     assert sample is not None, "two labels are two rows"
     facts = facts_of(sample, rows=profile.rows, missing=profile.missing)
-    splitting: dict[str, tuple[Role, str]] = {
-        name: ("ignored", f"splits the rows (--{option})")
-        for option, name in (("group", group), ("time", time))
-        if name
-    }
-    columns = decide_roles(facts, label=label, given={**splitting, **given})
+    columns = decide_roles(facts, label=label, given={**_splitting(group, time), **given})
     return RawTables(
         parts=parts,
         columns=columns,

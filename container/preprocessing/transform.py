@@ -116,13 +116,7 @@ class Preprocessor:
         """
         origin = origin or Origin()
         fitted = self.fitted
-        errors = RowErrors()
-        for name in fitted.feature_inputs:
-            if name not in table.column_names:
-                raise missing_column(name, table.column_names, str(origin.file or "records"))
-            with errors:
-                check_single_values(table[name], name, origin=origin)
-        errors.raise_first()
+        self._check_cells(table, origin)
         table = with_date_parts(table, fitted.dates, origin=origin)
         rows = np.arange(first_row, first_row + table.num_rows, dtype=np.int64)
         has_label = fitted.label_name in table.column_names
@@ -156,6 +150,15 @@ class Preprocessor:
         return Transformed(
             pa.RecordBatch.from_pydict(columns), TransformCounts(len(rows), dropped, imputed, unseen, counts)
         )
+
+    def _check_cells(self, table: pa.Table | pa.RecordBatch, origin: Origin) -> None:
+        errors = RowErrors()
+        for name in self.fitted.feature_inputs:
+            if name not in table.column_names:
+                raise missing_column(name, table.column_names, str(origin.file or "records"))
+            with errors:
+                check_single_values(table[name], name, origin=origin)
+        errors.raise_first()
 
     def _tabular(
         self,
