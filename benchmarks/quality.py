@@ -128,7 +128,7 @@ def _measure(name: str, system: str, given: Mapping[str, Any], arguments: argpar
             ]
         else:
             found = [
-                _job(root, task, {"preset": system, "seed": seed, **given}, classes) for seed, root in runs.items()
+                run_job(root, task, {"preset": system, "seed": seed, **given}, classes) for seed, root in runs.items()
             ]
     minutes = (time.monotonic() - started) / 60 / len(seeds)
     values = {
@@ -141,7 +141,7 @@ def _measure(name: str, system: str, given: Mapping[str, Any], arguments: argpar
     return measured
 
 
-def _job(root: Path, task: Task, settings: Mapping[str, Any], classes: Sequence[Any]) -> dict[str, np.ndarray]:
+def run_job(root: Path, task: Task, settings: Mapping[str, Any], classes: Sequence[Any]) -> dict[str, np.ndarray]:
     """Run a job and return the probabilities of val and test."""
     several = {"is_binary": False, "num_classes": len(classes), "multiclass_categories": list(classes)}
     tables = {split: pq.read_table(task.data / f"{split}.parquet") for split in SPLITS}
@@ -200,7 +200,7 @@ def _macro_f1(truth: np.ndarray, scores: np.ndarray) -> float:
     return float(f1_score(truth, scores.argmax(1), average="macro"))
 
 
-def _auroc_one_versus_rest(truth: np.ndarray, scores: np.ndarray) -> float:
+def auroc_one_versus_rest(truth: np.ndarray, scores: np.ndarray) -> float:
     return float(np.mean([roc_auc_score(truth == each, scores[:, each]) for each in np.unique(truth)]))
 
 
@@ -210,7 +210,7 @@ _BINARY = {
 }
 _MULTICLASS = {
     "macro F1": _macro_f1,
-    "AUROC": _auroc_one_versus_rest,
+    "AUROC": auroc_one_versus_rest,
     "accuracy": lambda truth, scores: float((scores.argmax(1) == truth).mean()),
 }
 

@@ -412,7 +412,7 @@ def test_other_rows_do_not_resume_from_the_checkpoint_of_the_old_ones(tmp_path, 
     train(paths)
     frame_of_split = table(60 if split == "train" else 24, seed=0 if split == "train" else 1)
     write_table(frame_of_split.assign(label=1 - frame_of_split["label"]), paths.channel(split), "csv")
-    with pytest.raises(ContractError, match="other data or preprocessing"):
+    with pytest.raises(ContractError, match="the prepared rows of "):
         train(paths)
 
 
