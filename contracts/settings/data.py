@@ -31,7 +31,7 @@ class DataSettings(Settings):
 
     group_name: str | None = declare(None, scope="prepare")
     """Column of groups, e.g. customers. The rows of a group are in the same fold of risk tables, cross_fit and the
-    companion, so that out-of-fold values do not know the group's label."""
+    companion. Otherwise, out-of-fold values know the labels of the group's other rows."""
 
     full_field_list: list[str] | None = declare(None, scope="prepare")
     """Columns that the data must have, in addition to the columns that other settings name. Default: none."""
