@@ -24,6 +24,7 @@ COLUMNS = (
     *("PyTorch p50", "p99", "ONNX p50", "p99"),
 )
 _WARMUP = 10
+_TRAINING = ("batch_size", "max_epochs", "lr", "weight_decay", "val_check_interval", "early_stop_metric")
 
 
 def main() -> int:
@@ -46,8 +47,11 @@ def main() -> int:
 
 
 def settings(name: str, *, encoder: str, epochs: int | None) -> dict[str, Any]:
-    """Return the configuration of a model class in hyperparams/, with `encoder`."""
-    values = configuration("reviews_from_scratch" if name == "trimodal_bert" else name)
+    """Return the configuration of a model class in hyperparams/, with `encoder` and the same training for every class."""
+    values = configuration("reviews_from_scratch")
+    if name != "trimodal_bert":
+        training = {key: values[key] for key in _TRAINING} | {"preset": "defaults"}  # one network is measured, no companion
+        values = {"encoder_config": values["encoder_config"], **configuration(name), **training}
     if encoder == "minilm":
         minilm = configuration("reviews_minilm")
         omitted = (
