@@ -47,10 +47,11 @@ def main() -> int:
 
 
 def settings(name: str, *, encoder: str, epochs: int | None) -> dict[str, Any]:
-    """Return the configuration of a model class in hyperparams/, with `encoder` and the same training for every class."""
+    """Return the configuration of a model class in hyperparams/, with `encoder` and one training for all."""
     values = configuration("reviews_from_scratch")
     if name != "trimodal_bert":
-        training = {key: values[key] for key in _TRAINING} | {"preset": "defaults"}  # one network is measured, no companion
+        # Without the preset, which adds a companion: the network is measured.
+        training = {key: values[key] for key in _TRAINING} | {"preset": "defaults"}
         values = {"encoder_config": values["encoder_config"], **configuration(name), **training}
     if encoder == "minilm":
         minilm = configuration("reviews_minilm")

@@ -32,5 +32,5 @@ def test_the_notebook_leads_from_a_table_to_a_report_and_predictions(tmp_path, m
     client.execute()
     assert (tmp_path / "job" / "output" / "data" / artifacts.REPORT).is_file()
     table = notebook.cells[-1].outputs[0].data["text/plain"]
-    assert "probability" in table
+    assert "prob_1" in table
     assert len(table.splitlines()) == 6  # five records below the head
