@@ -11,6 +11,7 @@ from container.init.roles import Column
 from container.init.splits import Repeated
 from container.tables.dates import ISO
 from container.tables.values import keys
+from contracts.spelling import counted
 
 FEWEST_ROWS = 10  # of a label
 LEAKS = 0.9  # share of the errors of always guessing the most frequent label that one column removes
@@ -113,8 +114,8 @@ def _of_repeated(raw: RawTables, repeated: Repeated, counts: Mapping[str, Sequen
     rows = sum(map(sum, counts.values()))
     for what, shared in repeated.shared.items():
         if shared > 0.001 * rows:
-            named = "rows (all inputs and the label)" if what == "rows" else f"texts of {what}"
-            yield f"{shared:,} {named} are in several splits: metrics of val and test are too good for them."
+            noun, of = ("row", "(all inputs and the label)") if what == "rows" else ("text", f"of {what}")
+            yield f"Several splits have the same {counted(shared, noun)} {of}: metrics of val and test look too good."
     if repeated.ids:
         ids = raw.of_role("id")[0]
         yield f"{ids}: {repeated.ids:,} rows repeat an id of an earlier row, e.g. {repeated.id_example}."

@@ -126,7 +126,7 @@ def test_every_format_gives_the_settings_of_csv(suffix, tmp_path):
         (lambda raw: raw.assign(outcome=raw["outcome"].where(raw.index > 2)), "3 of 200 rows have no label"),
         (lambda raw: raw.assign(customer_id=[f"C{i % 60}" for i in raw.index]), "--group customer_id"),
         (lambda raw: raw.assign(day="2026-01-" + (raw.index % 28 + 1).astype(str).str.zfill(2)), "--time day"),
-        (lambda raw: raw.assign(review=raw["review"][:100].tolist() * 2), "texts of review are in several splits"),
+        (lambda raw: raw.assign(review=raw["review"][:100].tolist() * 2), "texts of review: metrics of val"),
         (with_its_label_in_the_text, "100% of the texts contain the name of their own label"),
     ],
 )  # fmt: skip
