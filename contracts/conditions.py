@@ -39,6 +39,8 @@ def pretrained(name: str) -> Need:
 
 TRACKED = _when(lambda hp: hp.mlflow_tracking_uri is not None, otherwise="mlflow_tracking_uri is not set")
 
+NOT_DRAFT = _when(lambda hp: not hp.draft, otherwise="draft is true")
+
 PROCESSES = Need(lambda _hp, features: bool(features), "there is one process")
 # NO_SHARD has an effect if fsdp runs without a shard axis.
 SHARDS = Need(

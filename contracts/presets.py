@@ -89,6 +89,7 @@ def _can_share(hp: Hyperparameters) -> bool:
 
 
 ALWAYS = Case("it helps in general", lambda _: True)
+COMPLETE = Case("it helps in general, in a job that is not a draft", lambda hp: not hp.draft)
 UNKNOWN_SIZE = Case("the number of rows is not known yet", lambda _: True)
 PRETRAINED = Case("an encoder is pretrained", _is_pretrained)
 RANDOM = Case("every encoder starts from scratch", lambda hp: not _is_pretrained(hp))
@@ -157,7 +158,7 @@ RULES = (
     Rule("missing_indicators", True, NUMBERS),
     Rule("smooth_rows", 3.0, CATEGORIES),
     Rule("early_stop_metric", "val/auroc", BINARY),
-    Rule("companion", True, ALWAYS),
+    Rule("companion", True, COMPLETE),
     Rule("ensemble", 4, NO_SEARCH, ("best",)),
     Rule("max_epochs", 3, UNKNOWN_SIZE),
     Rule("val_check_interval", 0.5, ALWAYS),

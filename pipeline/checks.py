@@ -191,10 +191,10 @@ def _is_number(value: object) -> bool:
 
 def _check_serving(place: str, settings: ServingSettings, hp: Hyperparameters, needed: Sequence[str] | None) -> None:
     variant, columns = settings.serving_onnx_variant, settings.serving_csv_columns
-    if variant is not None and variant not in hp.onnx_variants:
+    if variant is not None and (hp.draft or variant not in hp.onnx_variants):
         raise ContractError(
             f"{place}.serving_onnx_variant: is {variant!r}, but the training job writes no model.{variant}.onnx",
-            f"Add {variant!r} to hyperparameters.onnx_variants, or remove the setting.",
+            f"Add {variant!r} to hyperparameters.onnx_variants and leave out draft, or remove the setting.",
         )
     if columns is None:
         return

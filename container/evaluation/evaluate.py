@@ -9,6 +9,7 @@ from typing import Any
 
 from container.evaluation.analysis import analyze, metrics_json
 from container.evaluation.evaluation_input import EvaluationInput
+from container.evaluation.examples import Examples
 from container.evaluation.plots import write_curves
 from container.evaluation.predictions import write_predictions
 from container.evaluation.report import render_report
@@ -48,10 +49,12 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
     metrics = {
         **metrics_json(analyses, decision=decision, threshold=threshold),
         "class_labels": list(evaluation.class_labels),
+        "draft": bool(evaluation.hyperparameters.get("draft")),
         "onnx_variants": {report.name: asdict(report) for report in evaluation.variants},
         **({} if evaluation.ensemble is None else {"ensemble": evaluation.ensemble}),
         "companion": evaluation.companion and asdict(evaluation.companion),
         "label_issues": evaluation.label_issues and asdict(evaluation.label_issues),
+        "slices": {} if evaluation.examples is None else _slices(evaluation.examples),
         "timeline": evaluation.timeline.seconds,
         "explanation": evaluation.explanation and asdict(evaluation.explanation),
     }
@@ -61,6 +64,11 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
     write_text_atomically(out / artifacts.HISTORY, history)
     write_text_atomically(out / artifacts.REPORT, render_report(evaluation, analyses, threshold=threshold))
     return json.loads(written)
+
+
+def _slices(examples: Examples) -> dict[str, Any]:
+    columns = {name: [each.to_dict() for each in values] for name, values in examples.values.items()}
+    return {examples.split: columns}
 
 
 def _finite(history: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:

@@ -42,6 +42,7 @@ def findings(
     """Return all findings, with those to check first."""
     main = headline_split(analyses)
     listed = [
+        *_draft(evaluation.hyperparameters),
         *_undefined(analyses),
         *_small(main, evaluation.class_labels),
         *_agreement(analyses),
@@ -87,6 +88,15 @@ def _more_classes(analysis: SplitAnalysis, class_labels: Sequence[int | str]) ->
         yield (
             f"The most frequent error: {wrong[i, j]:,} of {analysis.class_counts[i]:,} records of class "
             f"{class_labels[i]} are predicted as {class_labels[j]}."
+        )
+
+
+def _draft(hyperparameters: Mapping[str, Any]) -> Iterator[Finding]:
+    if hyperparameters.get("draft"):
+        yield Finding(
+            "check",
+            "This is a draft, without companion, label issues, feature importance, examples and ONNX variants. To add "
+            "them, set draft to false and run the job again: only what follows training is repeated.",
         )
 
 

@@ -27,10 +27,9 @@ from container.evaluation.explanation import (
 from container.export.onnx import feed_of
 from container.log_once import log_detail
 from container.models.ensemble import Network
-from container.preprocessing.fit import SCAN_ROWS
 from container.preprocessing.prepared import PreparedData
 from container.preprocessing.transform import Preprocessor
-from container.tables.channel_files import iter_tables
+from container.tables.channel_files import read_rows
 from container.tables.data_files import find_data_files
 from container.tables.records import records_to_table
 from container.training.predict import prediction_batch
@@ -239,13 +238,7 @@ class _Measured:
         if not self._joined:
             return {}
         files = find_data_files(self._paths.channel("val"), self._hp.val_filename)
-        rows = self._val.column("row").to_numpy()[self._sample]
-        order = np.argsort(rows)
-        kept = []
-        for part in iter_tables(files, self._joined, rows_per_batch=SCAN_ROWS):
-            begin, end = np.searchsorted(rows[order], (part.first_row, part.first_row + part.table.num_rows))
-            kept.append(pa.table(part.table.take(rows[order[begin:end]] - part.first_row)))
-        table = pa.concat_tables(kept, promote_options="permissive").take(np.argsort(order))
+        table = read_rows(files, self._joined, self._val.column("row").to_numpy()[self._sample])
         return {name: table[name] for name in self._joined}
 
     def _parts(self, sample: np.ndarray, *, size: int) -> list[np.ndarray]:

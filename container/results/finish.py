@@ -26,6 +26,7 @@ from container.job import Job, write_json
 from container.models.ensemble import Network
 from container.parallel.mesh import RankMesh
 from container.results.companion import Combined, add_companion
+from container.results.examples import find_examples
 from container.results.explain import explain
 from container.results.label_issues import report_label_issues
 from container.results.members import trained_model
@@ -42,10 +43,15 @@ from contracts.monitored_metric import shown_values
 
 logger = logging.getLogger(__name__)
 
+NOT_IN_A_DRAFT: dict[str, Any] = {"companion": False, "label_issues": False, "explain": 0, "onnx_variants": []}
+
 
 def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: StopFlag) -> None:
     """Write every artifact of the job, then the result file."""
     hp, val = job.hp, data.splits["val"]
+    if hp.draft:
+        logger.info("draft: without %s", ", ".join(NOT_IN_A_DRAFT))
+        hp = hp.model_copy(update=NOT_IN_A_DRAFT)
     for optional in (artifacts.LABEL_ISSUES, artifacts.OUT_OF_FOLD):  # of an earlier run with other settings
         (job.paths.output_data / optional).unlink(missing_ok=True)
     combined = Combined(None, trained.logits)
@@ -68,7 +74,7 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     costs: dict[str, OnnxCost] = {}
 
     def add_variants(folder: Path) -> None:
-        if trained.values:
+        if trained.values and not hp.draft:
             costs.update(measure_costs(folder, model, hp, val=val, decision=decision, companion=companion))
         expected = decision.probabilities(trained.logits["val"])
         labels = data.prepared.fitted.class_labels
@@ -95,7 +101,8 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
         run=_run_facts(job, ranks, trained, model, costs),
         ensemble=_ensemble_facts(job, trained, costs),
     )  # fmt: skip
-    evaluation = replace(evaluation, companion=combined.report, label_issues=issues)
+    examples = None if hp.draft else find_examples(job, data, evaluation.splits, decision=decision)
+    evaluation = replace(evaluation, companion=combined.report, label_issues=issues, examples=examples)
     metrics, written = _write_results(job, evaluation, step=trained.state.step)
     if trained.out_of_fold is not None:
         written[artifacts.OUT_OF_FOLD] = _write_out_of_fold(job, data.splits["train"], trained.out_of_fold)

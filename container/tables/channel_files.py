@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -29,6 +30,8 @@ SUFFIXES: dict[str, DataFormat] = {
 DELIMITERS = {"csv": ",", "tsv": "\t"}
 GROUPED_BYTES = 4 << 20  # most bytes of a slice with the rows of several files
 SLICE_BYTES = 16 << 20  # about the most bytes of a slice: several are in memory, in each process that prepares data
+
+_READ_ROWS = 16384
 
 
 @dataclass(frozen=True)
@@ -224,6 +227,18 @@ def read_head(
     if wanted == count:
         raise ContractError(f"{files[0]}: has no row", "Provide a table with rows.")
     return _grouped(group, 0)
+
+
+def read_rows(files: Sequence[Path], columns: Sequence[str], rows: np.ndarray) -> pa.Table:
+    """Return `columns` of the rows with these numbers, in their order; see iter_tables. [len(rows)]"""
+    if not len(rows) or not columns:
+        return pa.table({name: pa.nulls(0) for name in columns})
+    order = np.argsort(rows)
+    kept = []
+    for part in iter_tables(files, columns, rows_per_batch=_READ_ROWS):
+        begin, end = np.searchsorted(rows[order], (part.first_row, part.first_row + part.table.num_rows))
+        kept.append(pa.table(part.table.take(rows[order[begin:end]] - part.first_row)))
+    return pa.concat_tables(kept, promote_options="permissive").take(np.argsort(order))
 
 
 def number_slices(

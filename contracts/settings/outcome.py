@@ -15,6 +15,11 @@ ONNX_VARIANTS: tuple[str, ...] = get_args(OnnxVariant)
 class OutcomeSettings(Settings):
     """The settings of what follows training: predictions, decisions, explanation, ONNX variants."""
 
+    draft: bool = declare(False, scope="after")
+    """Finish sooner, to try settings: the job skips companion, label_issues, explain, onnx_variants and the examples of
+    the report. A run in the same folder without draft repeats only what follows training.
+    """
+
     prediction_dtype: Literal["float32", "bfloat16"] = declare("float32", scope="after")
     """Data type of matrix products in the final predictions of val and test. bfloat16 is faster on GPUs since Ampere.
     The model is served in float32. So bfloat16 is used only if no probability of 256 val records differs by 1e-3 or
@@ -38,23 +43,25 @@ class OutcomeSettings(Settings):
     val: best_f1, precision>=x (with the highest recall), recall>=x (with the highest precision), or cost.
     """
 
-    companion: bool = declare(False, scope="after")
+    companion: bool = declare(False, scope="after", needs=(conditions.NOT_DRAFT,))
     """Fit boosted trees on the table and on features of the texts. They are blended with the network if that improves
     the log loss on val by more than its standard error. They are part of model.onnx and of the Predictor
     (docs/companion.md).
     """
 
-    label_issues: bool = declare(False, scope="after")
+    label_issues: bool = declare(False, scope="after", needs=(conditions.NOT_DRAFT,))
     """Write output/data/label_issues.csv: the training rows whose label is probably wrong, by out-of-fold probabilities
     of the trees that companion fits (docs/companion.md).
     """
 
-    explain: int = declare(500, scope="after", ge=0, le=1_000_000_000, needs=(conditions.SEVERAL_COLUMNS,))
+    explain: int = declare(
+        500, scope="after", ge=0, le=1_000_000_000, needs=(conditions.NOT_DRAFT, conditions.SEVERAL_COLUMNS)
+    )
     """Number of val records on which the importance of each column and modality is measured (permutation importance,
     ablation); true = 500, false or 0 = none. Takes at most about a minute, on a slow machine five.
     """
 
-    onnx_variants: list[OnnxVariant] = declare([], scope="after")
+    onnx_variants: list[OnnxVariant] = declare([], scope="after", needs=(conditions.NOT_DRAFT,))
     """Also write model.fused.onnx (fused operators, the same arithmetic) or model.int8.onnx (fused, 8-bit weights). A
     variant is kept only if its AUROC on val falls by at most 0.002.
     """

@@ -216,6 +216,7 @@ ELSEWHERE = {
     "calibration": "test_decision.py",
     "target_prior": "test_decision.py",
     "decision_threshold": "test_decision.py",
+    "draft": "test_draft.py",
     "companion": "test_companion_job.py",
     "label_issues": "test_companion_job.py",
     "explain": "test_explain.py",

@@ -12,7 +12,9 @@ from container.evaluation.charts import number_axis, percent
 from container.evaluation.choose_threshold import decisions_at
 from container.evaluation.evaluate import write_evaluation
 from container.evaluation.evaluation_input import EvaluationInput
+from container.evaluation.examples import ConfidentError, Examples
 from container.evaluation.predictions import SplitPredictions
+from container.evaluation.slices import slices
 from testing.evaluations import evaluation, history, split, two_splits
 
 HOSTILE = "<script>alert('x')</script>"
@@ -96,6 +98,16 @@ def test_nothing_from_the_data_becomes_markup(tmp_path):
         described["numeric"][HOSTILE] = {**described["numeric"]["price"], "imputed": 5}
         described["texts"]["text"]["column"] = HOSTILE
         described["duplicate_ids"], described["duplicate_id_example"] = 1, HOSTILE
+    values = slices(
+        [HOSTILE] * 400,
+        made.splits["test"].labels,
+        made.splits["test"].probabilities,
+        min_rows=1,
+        threshold=None,
+        class_labels=made.class_labels,
+    )
+    examples = Examples("test", [ConfidentError(HOSTILE, HOSTILE, HOSTILE, 0.9, HOSTILE)], {HOSTILE: values})
+    made = replace(made, examples=examples)
     markup = report(
         tmp_path,
         replace(made, label_name=HOSTILE, run={"weights": HOSTILE}, hyperparameters={"text_name": HOSTILE}),
@@ -103,6 +115,8 @@ def test_nothing_from_the_data_becomes_markup(tmp_path):
     page = Page(markup)
     assert "script" not in page.tags
     assert page.text.count(HOSTILE) > 10
+    assert rows_of(markup, "errors")[1].count("alert") == 4
+    assert rows_of(markup, "values")[1].count("alert") == 2
 
 
 def test_the_head_explains_the_main_metrics_with_their_baselines(tmp_path):

@@ -14,7 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.tables.channel_files import Origin, check_names, column_names, input_format, iter_tables, read_head
+from container.tables.channel_files import (
+    Origin,
+    check_names,
+    column_names,
+    input_format,
+    iter_tables,
+    read_head,
+    read_rows,
+)
 from container.tables.data_files import find_data_files
 from container.tables.records import check_single_values, records_to_table
 from container.tables.values import keys, numbers, texts
@@ -26,6 +34,15 @@ from testing.table_jobs import table, write_table
 
 def read(files: list[Path], columns: list[str], rows: int = 7) -> pa.Table:
     return pa.concat_tables([part.table for part in iter_tables(files, columns, rows_per_batch=rows)])
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_chosen_rows_of_several_files_are_read_in_the_order_of_the_numbers(tmp_path: Path, suffix: str) -> None:
+    for part in range(2):
+        write_table(tmp_path / f"{part}.{suffix}", pa.table({"a": [f"{part}{i}" for i in range(3)]}))
+    files = find_data_files(tmp_path, None)
+    assert texts(read_rows(files, ["a"], np.array([4, 0, 5, 2]))["a"]) == ["11", "00", "12", "02"]
+    assert read_rows(files, ["a"], np.array([], np.int64)).num_rows == 0
 
 
 def test_a_channel_lists_its_data_files_and_nothing_else(tmp_path: Path) -> None:

@@ -148,6 +148,18 @@ def test_metrics_json_has_every_metric_of_both_splits(job):
             assert isinstance(values[key], float) or values["undefined"][key], key
 
 
+def test_the_report_shows_the_text_of_the_most_confident_error(job):
+    found, texts = job.predictions("test"), dated(24, seed=2, classes=job.classes)["events"]
+    scores = found[[f"prob_class_{k}" for k in range(job.classes)]].to_numpy()
+    confidence = np.where(found["label"] == found["predicted_label"], 0, scores[range(24), found["predicted_label"]])
+    worst = int(confidence.argmax())
+    report = (job.paths.output_data / artifacts.REPORT).read_text()
+    shown = re.search(r'<section id="errors">.*?<tbody>\s*(<tr>.*?</tr>)', report, re.S).group(1)
+    assert f"<th>{found['order_id'][worst]}</th>" in shown
+    assert f"<td>{confidence[worst]:.3f}</td>" in shown
+    assert "events" not in shown or texts[worst][:20] in shown
+
+
 def test_the_time_of_each_phase_is_in_the_log_metrics_json_and_report(job):
     phases = (
         "read contracts", "prepare data", "start workers", "build model", "first step", "train", "validate",
