@@ -103,9 +103,7 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     )  # fmt: skip
     examples = None if hp.draft else find_examples(job, data, evaluation.splits, decision=decision)
     evaluation = replace(evaluation, companion=combined.report, label_issues=issues, examples=examples)
-    metrics, written = _write_results(job, evaluation, step=trained.state.step)
-    if trained.out_of_fold is not None:
-        written[artifacts.OUT_OF_FOLD] = _write_out_of_fold(job, data.splits["train"], trained.out_of_fold)
+    metrics, written = _write_results(job, evaluation, trained, train=data.splits["train"])
     logger.info("%s", metric_line(metrics))
     job.timeline.mark("report")
     logger.info("time of each phase: %s", job.timeline)
@@ -219,7 +217,7 @@ def _search_summary(job: Job) -> dict[str, Any] | None:
 
 
 def _write_results(
-    job: Job, evaluation: EvaluationInput, *, step: int
+    job: Job, evaluation: EvaluationInput, trained: Trained, *, train: PreparedSplit
 ) -> tuple[dict[str, float | None], dict[str, int]]:
     """Write output/data/; return the flat metrics, and the size in bytes of each file by its path in output/data/."""
     from container.evaluation.evaluate import write_evaluation  # imports matplotlib, which training does not need
@@ -232,9 +230,12 @@ def _write_results(
         if name.split("/")[0] in evaluation.splits and (value is None or isinstance(value, (int, float)))
     }
     _write_predict_results(out / artifacts.PREDICT_RESULTS, evaluation.splits)
-    _write_tensorboard(out / artifacts.TENSORBOARD_EVAL, metrics, step=step)
+    _write_tensorboard(out / artifacts.TENSORBOARD_EVAL, metrics, step=trained.state.step)
     predictions = (f"{name}_predictions.{evaluation.input_format}" for name in evaluation.splits)
-    return metrics, {name: (out / name).stat().st_size for name in (*artifacts.REQUIRED_EVALUATION_FILES, *predictions)}
+    written = {name: (out / name).stat().st_size for name in (*artifacts.REQUIRED_EVALUATION_FILES, *predictions)}
+    if trained.out_of_fold is not None:
+        written[artifacts.OUT_OF_FOLD] = _write_out_of_fold(job, train, trained.out_of_fold)
+    return metrics, written
 
 
 def _write_predict_results(path: Path, splits: Mapping[str, SplitPredictions]) -> None:
