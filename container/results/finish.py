@@ -39,6 +39,7 @@ from container.training.stop import StopFlag
 from container.training.train import Trained
 from contracts import artifacts
 from contracts.atomic_files import AtomicFile
+from contracts.hyperparameters import Hyperparameters
 from contracts.monitored_metric import shown_values
 
 logger = logging.getLogger(__name__)
@@ -48,10 +49,7 @@ NOT_IN_A_DRAFT: dict[str, Any] = {"companion": False, "label_issues": False, "ex
 
 def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: StopFlag) -> None:
     """Write every artifact of the job, then the result file."""
-    hp, val = job.hp, data.splits["val"]
-    if hp.draft:
-        logger.info("draft: without %s", ", ".join(NOT_IN_A_DRAFT))
-        hp = hp.model_copy(update=NOT_IN_A_DRAFT)
+    hp, val = _without_skipped(job.hp), data.splits["val"]
     for optional in (artifacts.LABEL_ISSUES, artifacts.OUT_OF_FOLD):  # of an earlier run with other settings
         (job.paths.output_data / optional).unlink(missing_ok=True)
     combined = Combined(None, trained.logits)
@@ -108,6 +106,14 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     job.timeline.mark("report")
     logger.info("time of each phase: %s", job.timeline)
     write_json(job.scratch.result_file, {"status": "completed", "model": files, "output": written, "metrics": metrics})
+
+
+def _without_skipped(hp: Hyperparameters) -> Hyperparameters:
+    """Return the settings without those that a draft skips."""
+    if not hp.draft:
+        return hp
+    logger.info("draft: without %s", ", ".join(NOT_IN_A_DRAFT))
+    return hp.model_copy(update=NOT_IN_A_DRAFT)
 
 
 def _write_out_of_fold(job: Job, train: PreparedSplit, probabilities: np.ndarray) -> int:
