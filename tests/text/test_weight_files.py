@@ -136,6 +136,7 @@ def test_an_object_that_is_no_state_dict_is_named(tmp_path, content, what, zippe
     assert "save_pretrained" in error.fix
 
 
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")  # users still have such files
 def test_a_program_of_torchscript_is_named(tmp_path):
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), tmp_path / PICKLED)
     assert "is a TorchScript program" in refusal(tmp_path).cause
