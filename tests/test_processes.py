@@ -1,6 +1,11 @@
 """The log of a job: what is printed, and what only its file contains."""
 
 import logging
+import os
+import pty
+import re
+import subprocess
+import sys
 
 import pytest
 
@@ -49,3 +54,16 @@ def test_a_file_that_cannot_be_written_does_not_end_the_job(printed, tmp_path):
     shown = printed()
     assert "output/log.txt cannot be written" in shown
     assert "trained" in shown
+
+
+def test_a_line_clears_the_bar_of_a_terminal_and_does_not_share_its_row():
+    code = (
+        "import logging, sys; from tqdm import tqdm; from container.processes import set_up_logging;"
+        "set_up_logging(); bar = tqdm(total=4, file=sys.stderr, ncols=60); bar.update(2); bar.refresh();"
+        "logging.getLogger('container.x').info('validated'); bar.close()"
+    )
+    main, terminal = pty.openpty()
+    subprocess.run([sys.executable, "-c", code], stdout=terminal, stderr=terminal, check=True)
+    shown = os.read(main, 65536).decode()
+    assert "2/4" in shown
+    assert re.search(r"\r +\r\d\d:\d\d:\d\d validated\r\n", shown), repr(shown)
