@@ -59,8 +59,8 @@ def test_a_file_that_cannot_be_written_does_not_end_the_job(printed, tmp_path):
 def test_a_line_clears_the_bar_of_a_terminal_and_does_not_share_its_row():
     code = (
         "import logging, sys; from tqdm import tqdm; from container.processes import set_up_logging;"
-        "set_up_logging(); bar = tqdm(total=4, file=sys.stderr, ncols=60); bar.update(2); bar.refresh();"
-        "logging.getLogger('container.x').info('validated'); bar.close()"
+        "set_up_logging(); bar = tqdm(total=4, file=sys.stderr, ncols=60, nrows=20); bar.update(2);"
+        "bar.refresh(); logging.getLogger('container.x').info('validated'); bar.close()"
     )
     main, terminal = pty.openpty()
     subprocess.run([sys.executable, "-c", code], stdout=terminal, stderr=terminal, check=True)
