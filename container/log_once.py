@@ -12,6 +12,6 @@ def log_detail(logger: logging.Logger, message: str, *args: object) -> None:
 
 
 @cache
-def log_once(logger: logging.Logger, level: int, message: str) -> None:
-    """Log `message`, unless this process has already logged it, even if its cause occurs again."""
-    logger.log(level, message)
+def log_once(logger: logging.Logger, level: int, message: str, *, detail: bool = False) -> None:
+    """Log `message`, unless this process has already logged it, even if its cause occurs again; see `log_detail`."""
+    logger.log(level, message, extra={DETAIL: detail})

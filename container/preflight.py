@@ -1,7 +1,7 @@
 """Check the hyperparameters before data is prepared: errors first, then warnings and advice."""
 
 import logging
-from functools import cache, partial
+from functools import partial
 
 from container.log_once import log_detail, log_once
 from container.parallel.degrees import ParallelDegrees
@@ -71,13 +71,8 @@ def _cut(value: str) -> str:
 
 def _logged(chosen: ChosenSettings) -> Hyperparameters:
     for line in chosen.lines:
-        _log_detail_once(line)
+        log_once(logger, logging.INFO, line, detail=True)
     return chosen.hp
-
-
-@cache
-def _log_detail_once(line: str) -> None:
-    log_detail(logger, "%s", line)
 
 
 def processes_per_host(hp: Hyperparameters, *, num_gpus: int) -> int:
