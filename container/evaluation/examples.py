@@ -62,7 +62,7 @@ def metrics_of_values(
     columns: Mapping[str, list[str | None]],
     predictions: SplitPredictions,
     *,
-    threshold: float | None,
+    threshold: float,
     class_labels: Sequence[int | str],
 ) -> dict[str, Sequence[Slice]]:
     """Return the metrics of each value of the columns with 2 to 10 values that have 30 labelled records or more.
