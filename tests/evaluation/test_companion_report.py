@@ -34,7 +34,7 @@ def test_a_companion_that_is_used_has_its_factors_and_a_table_for_each_split(tmp
     assert "logits of the model are 0.7 * network + 0.4 * companion" in shown
     assert "Each part alone, on val" in shown
     assert "Each part alone, on test" in shown
-    assert "<td>0.5000<br><small>± 0.0100</small></td>" in shown
+    assert '<td>0.5000<br><small class="nowrap">± 0.0100</small></td>' in shown
     assert "<td>–</td>" in shown
 
 

@@ -33,8 +33,8 @@ def test_what_was_read_before_is_not_read_again(tmp_path, monkeypatch):
 
 
 def test_the_code_digest_covers_every_file_of_the_code_with_content(monkeypatch):
-    read, read_bytes = set(), Path.read_bytes
-    monkeypatch.setattr(Path, "read_bytes", lambda path: read.add(path) or read_bytes(path))
+    read, read_file = set(), Path.open
+    monkeypatch.setattr(Path, "open", lambda path, *given, **named: read.add(path) or read_file(path, *given, **named))
     code_digest()
     for package in ("contracts", "container"):
         files = {path for path in (REPOSITORY / package).rglob("*") if path.is_file() and path.stat().st_size}

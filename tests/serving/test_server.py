@@ -385,7 +385,7 @@ class FixedPredictor:
         self.decision = decision
         self.class_labels = list(range(classes))
 
-    def prepare(self, records, *, first):
+    def prepare(self, records, *, first=0, origin=None):
         return numbered(range(records.num_rows))
 
     def compute(self, records, indices):

@@ -17,7 +17,7 @@ def paths_of_job(paths, monkeypatch):
     seen = []
     monkeypatch.setattr(supervisor, "set_up_logging", lambda: None)
     monkeypatch.setattr(os, "umask", lambda _mask: 0)
-    monkeypatch.setattr(supervisor, "_train", lambda used, *_, **__: seen.append(used) or 0)
+    monkeypatch.setattr(supervisor, "_run", lambda used, *_, **__: seen.append(used) or 0)
     assert supervisor.train(paths) == 0
     return seen[0]
 
