@@ -30,6 +30,7 @@ from container.evaluation.reliability import Calibration, calibrate
 
 THRESHOLDS = tuple(round(0.1 * i, 1) for i in range(1, 10))
 HISTOGRAM_BINS = 40
+_TINY = 1e-15  # a probability of 0 would make the log loss infinite
 _SWEEP = np.linspace(0.0, 1.0, 101)
 
 
@@ -272,7 +273,12 @@ def _weighted(
     if split.weights is None or problem is not None:
         return None
     given = {"class_labels": class_labels, "threshold": threshold, "weights": split.weights}
-    return classification_metrics(split.labels, split.probabilities, METRICS, **given)
+    computed = classification_metrics(split.labels, split.probabilities, METRICS, **given)
+    known = (split.labels >= 0) & (split.weights > 0)
+    of_label = split.probabilities[known, split.labels[known]]
+    nll = -np.log(np.maximum(of_label, _TINY))
+    loss = float(np.average(nll, weights=split.weights[known])) if len(nll) else None
+    return MetricValues({"loss": loss, **computed.values}, computed.undefined)
 
 
 def _metrics(

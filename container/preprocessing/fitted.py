@@ -77,8 +77,9 @@ class Rules:
             raise ValueError(f"numeric_columns lacks {sorted(unknown)}, the parts of dates")
         if self.category_kinds is not None and self.category_kinds.keys() != set(self.categorical_columns):
             raise ValueError(f"category_kinds is of {sorted(self.category_kinds)}, not of categorical_columns")
-        if overlap := set(filter(None, self.other_columns)) & set(self.feature_inputs):
-            raise ValueError(f"{sorted(overlap)} is an id, label, weight or group, and also an input of the model")
+        for name in ("id_name", "label_name", "weight_name", "group_name"):
+            if getattr(self, name) in self.feature_inputs:
+                raise ValueError(f"{name} is {getattr(self, name)!r}, which is also an input of the model")
         transform, num_inputs = self.numeric_transform, len(self.feature_columns) - len(self.embedded_categories)
         for name in ("mean", "scale", "quantiles", "bins"):
             if len(getattr(transform, name)) not in (0, num_inputs):

@@ -79,7 +79,7 @@ def test_records_carry_their_weights_and_balanced_class_weights_count_them(tmp_p
     ("weights", "cause"),
     [
         ([1.0] * 39 + [None], "row 40, column 'w': '' is not a weight"),
-        ([1.0] * 39 + [-0.5], "row 40, column 'w': -0.5 is not a weight"),
+        ([1.0] * 39 + [-0.5], "row 40, column 'w': '-0.5' is not a weight"),
         (["1"] * 39 + ["heavy"], "row 40, column 'w': 'heavy' is not a number"),
         ([0] * 40, "channel train, column 'w': the weight of every labelled row is 0"),
     ],

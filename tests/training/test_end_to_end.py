@@ -97,6 +97,7 @@ def test_metrics_have_the_weights_of_the_records_beside_the_plain_ones(job):
     assert found["test/weighted/auroc"] == pytest.approx(roc_auc_score(labels, scores, sample_weight=weights))
     of_labels = np.where(labels == 1, scores, 1 - scores)
     assert found["test/loss"] == pytest.approx(-np.log(of_labels).mean(), rel=1e-5)
+    assert found["test/weighted/loss"] == pytest.approx(np.average(-np.log(of_labels), weights=weights), rel=1e-5)
 
 
 def test_every_pth_loads_with_weights_only(job):

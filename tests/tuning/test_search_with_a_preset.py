@@ -7,8 +7,8 @@ from typing import ClassVar
 import pytest
 
 import container.tuning.search as module
-from container import preflight
 from container.launch import run_queue
+from container.log_once import log_once
 from container.preprocessing.prepare import prepare_data
 from container.tuning.search import search
 from container.tuning.study import TuningStudy
@@ -142,8 +142,8 @@ def test_the_preset_chooses_nothing_for_a_trial_that_its_encoder_contradicts(tmp
 
 
 def test_the_log_compares_no_value_of_the_space_with_the_preset_s(tmp_path, trained, caplog):
-    caplog.set_level(logging.DEBUG)
-    preflight._log_detail_once.cache_clear()
+    caplog.set_level(logging.INFO)
+    log_once.cache_clear()
     searched(tmp_path, {**RATES, **ENCODERS}, trials=8, **FREE)
     lines = [record.getMessage() for record in caplog.records if record.getMessage().startswith("preset ")]
     assert any("pooling=" in line for line in lines)
