@@ -142,7 +142,7 @@ class ColumnFacts:
 
     @property
     def has_lists(self) -> bool:
-        return self._all(r"^(\[.*\]|\{.*\})$", share=0.9)
+        return self._all(r"""^(\[\s*["'\[{\]0-9-].*|\{.*\})$""", share=0.9)  # not [bom]hello[eom]
 
     @property
     def name_words(self) -> list[str]:

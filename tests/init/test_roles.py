@@ -48,6 +48,10 @@ CASES = {
     "short names": ("name", [f"{a} {i}nd" for i, a in enumerate(words(1))], "text", "distinct"),
     "Japanese": ("review", ["とても良い商品です" + chr(0x4E00 + i) for i in range(ROWS)], "text", "words on average"),
     "cities": ("city", ["Oslo", "New York", "Rome", "Lima"] * (ROWS // 4), "category", "4 values"),
+    "marked chats": (
+        "chat", [f"[bom]hello {i}, my parcel is late[eom][bom]it will come soon[eom]" for i in range(ROWS)], "text",
+        "words on average",
+    ),
     "lists": ("tags", ["['a', 'b']", "['c']"] * (ROWS // 2), "category", "lists or JSON"),
     "ISO dates": ("day", [f"2026-01-{i % 28 + 1:02d}" for i in range(ROWS)], "date", "dates"),
     "German dates": ("day", [f"{i % 28 + 1:02d}.03.2026 10:00" for i in range(ROWS)], "date", "dates"),
