@@ -83,6 +83,7 @@ def compare(folders: Sequence[Path]) -> int:
 def _settings(jobs: Sequence[_Job]) -> list[str]:
     defaults = {name: field.default for name, field in Hyperparameters.model_fields.items()}
     rows = []
+    defaults.pop("resume")  # of a job's start, not of its result
     for name, default in defaults.items():
         values = [job.settings.get(name, default) for job in jobs]
         if any(value != values[0] for value in values):

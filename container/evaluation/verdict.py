@@ -23,9 +23,11 @@ def verdict(analysis: SplitAnalysis, split: SplitPredictions, class_labels: Sequ
     found = against_baseline(analysis, split)
     signs = {name: -each.sign if name in _LOWER_IS_BETTER else each.sign for name, each in found.items()}
     better = [name for name in _ORDER if signs.get(name) == 1]
-    other = [name for name in _ORDER if name in found and signs[name] != 1]
+    # A perfect average precision has no interval, as no sample varies it: it is neither shown nor doubted.
+    perfect = [name for name, each in found.items() if each.interval is None and analysis.metric(name) == 1]
+    other = [name for name in _ORDER if name in found and signs[name] != 1 and name not in perfect]
     commonest = class_labels[int(analysis.class_counts.argmax())]
-    facts = [_fact(analysis, name, found[name]) for name in [*other, *better]]
+    facts = [_fact(analysis, name, found[name]) for name in [*other, *better, *perfect]]
     never = _never_predicted(analysis)
     if not better:
         title = f"Not shown to be better than always predicting {commonest}"

@@ -12,6 +12,7 @@ from container.preprocessing.fit import SplitStatistics
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_summary import NumericSummary, weighted_quantiles
 from container.preprocessing.split_file import WrittenSplit
+from contracts.tabular_inputs import DATE_PARTS, date_inputs
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +22,8 @@ LENGTH_PERCENTILES = (50, 90, 95, 99)
 def summarize_split(statistics: SplitStatistics, written: WrittenSplit, fitted: FittedPreprocessing) -> dict[str, Any]:
     """Return the summary of one split as JSON values; None for statistics of no values."""
     counts = written.counts
+    days = (date_inputs(column)[DATE_PARTS.index("days")] for column in fitted.dates)  # the other parts follow from it
+    shown = {*fitted.raw_numbers, *days}
     return {
         "rows": counts.rows,
         "dropped_unlabelled": counts.dropped,
@@ -39,6 +42,7 @@ def summarize_split(statistics: SplitStatistics, written: WrittenSplit, fitted: 
         "numeric": {
             name: {**summary.to_dict(), "imputed": counts.imputed[name], "imputed_with": fitted.imputation[name]}
             for name, summary in statistics.numeric.items()
+            if name in shown
         },
         "categories": {
             name: {"distinct": len(category.index), "missing": category.missing, "unseen_rows": counts.unseen[name]}

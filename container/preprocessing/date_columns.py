@@ -78,7 +78,7 @@ class DateColumn:
                 f"{place}: {chosen.zoned} times have a time zone, and {chosen.read - chosen.zoned} have none",
                 "Write every time with a time zone, or none.",
             )
-        if others:
+        if chosen.format.startswith("%m/") and any(other.format.startswith("%d/") for other in others):
             logger.warning(
                 "%s: dates such as 01/02/2026 have the month first, as no day is above 12. If the day is first, write "
                 "them as 2026-02-01.", place,

@@ -28,7 +28,7 @@ from contracts.numbers import LARGEST_NUMBER, NumberFormat
 # the Python float 8.100000381469727 is 8.1; span: 23:59:59 is 0 days 23:59:59; text: as they are spelled.
 Kind = Literal["number", "float32", "float16", "span", "text"]
 
-MISSING_NUMBERS = ("", "na", "n/a", "null", "none", "nan")
+MISSING_NUMBERS = ("", "na", "n/a", "n.a.", "k.a.", "#n/a", "<na>", "null", "none", "nan", "-", "--", "?")
 _UNSIGNED = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _NUMBER = f"^[+-]?{_UNSIGNED}"
 _INTEGRAL = r"^(-?(?:0|[1-9][0-9]*))\.0*$"

@@ -44,6 +44,14 @@ def test_a_model_that_ranks_well_and_always_decides_one_class_is_better_in_some_
     assert "never predicted: b (" in first.text
 
 
+def test_a_perfect_model_is_not_doubted_in_a_metric_without_an_interval():
+    predictions = split("test", 400, labels=[0, 1])
+    predictions.labels[:] = np.arange(400) % 2
+    predictions.probabilities[:] = np.where(predictions.labels[:, None] == [0, 1], 0.99, 0.01)
+    first, *_ = found(predictions, [0, 1])
+    assert "not shown" not in first.text
+
+
 def test_a_split_of_one_class_has_no_verdict():
     assert found(split("test", 50, labels=[0, 1], only=1), [0, 1]) == []
 

@@ -90,3 +90,12 @@ def test_a_date_among_the_numbers_is_an_error_that_names_the_setting(
     with pytest.raises(ContractError) as error:
         prepared(tmp_path, days, file_format=file_format, date_field_list=[], tab_field_list=["price", "day"])
     assert error.value.fix == "The column has dates: move it from tab_field_list to date_field_list."
+
+
+def test_iso_dates_are_read_without_a_word_about_the_order_of_month_and_day(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = prepared(tmp_path, DAYS.strftime("%Y-%m-%d"))
+    assert "month first" not in caplog.text
+    shown = [name for name in data.summary["splits"]["train"]["numeric"] if name.startswith("day_")]
+    assert shown == ["day_days"]
