@@ -119,7 +119,7 @@ def fit_companion(
         assert table is not None
         trees = table
     totals = np.bincount(every[every >= 0], np.concatenate([part.weight for part in train])[every >= 0], len(counts))
-    log_shares = _log_shares(totals, class_weights, classes)
+    log_shares = _log_shares(totals * (counts.sum() / totals.sum()), class_weights, classes)
     companion = build_companion(
         fields, bags, linear, trees, num_numbers=tabular.shape[1], classes=classes, log_shares=log_shares
     )

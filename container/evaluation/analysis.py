@@ -151,7 +151,12 @@ def metrics_json(
     items = analyses.items()
     return {
         **{f"{split}/{name}": value for split, a in items for name, value in a.metrics.values.items()},
-        "undefined": {f"{split}/{name}": why for split, a in items for name, why in a.metrics.undefined.items()},
+        "undefined": {
+            f"{split}/{prefix}{name}": why
+            for split, a in items
+            for prefix, found in (("", a.metrics), ("weighted/", a.weighted))
+            for name, why in (found.undefined if found else {}).items()
+        },
         **{
             f"{split}/weighted/{name}": value
             for split, a in items

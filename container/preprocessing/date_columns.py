@@ -8,7 +8,7 @@ import pyarrow as pa
 from container.preprocessing.numeric_summary import NumericSummary
 from container.tables.channel_files import Origin
 from container.tables.dates import FORMATS, DateReading, date_parts, read_dates
-from container.tables.values import contiguous
+from container.tables.values import as_plain, contiguous
 from contracts.errors import ContractError, shown
 from contracts.tabular_inputs import DATE_PARTS, date_inputs
 
@@ -36,7 +36,7 @@ class _Candidate:
         self.zoned += int(np.count_nonzero(dates.zoned))
         self.read += int(np.count_nonzero(~np.isnan(dates.seconds)))
         for row in np.flatnonzero(dates.unread)[: _NAMED_ROWS - len(self.first_unread)].tolist():
-            self.first_unread.append(f"{origin.row(row)}: {shown(column[row].as_py())}")
+            self.first_unread.append(f"{origin.row(row)}: {shown(as_plain(column.slice(row, 1))[0].as_py())}")
         for summary, values in zip(self.parts, date_parts(dates.seconds[kept]), strict=True):
             summary.add(values)
 

@@ -16,5 +16,6 @@ def read_weights(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origi
         ContractError: a weight is missing, negative or no number.
     """
     weights = numbers(column, name, origin=origin)
-    refuse_values(contiguous(column), ~(weights >= 0), name, "a weight", _FIX, origin=origin)
+    underflows = (weights > 0) & (weights.astype(np.float32) == 0)
+    refuse_values(contiguous(column), ~(weights >= 0) | underflows, name, "a weight", _FIX, origin=origin)
     return weights

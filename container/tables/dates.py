@@ -23,7 +23,8 @@ _CLOCKS_OF_12_HOURS = ("", " %I:%M %p", " %I:%M:%S %p")
 _MISSING = {*MISSING_NUMBERS, "nat"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = 86_400.0
-_FIX = "Write it as 2026-11-27 or 2026-11-27T10:00:00, or leave the cell empty."
+_FIX = "Write it as {}, with or without a time, or leave the cell empty."
+_EXAMPLE = datetime(2026, 11, 27)
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,8 @@ def with_date_parts(
             column = contiguous(table[name])
             dates = read_dates(column, reading.format)
             expected = "a date" if reading.format == ISO else f"a date of the form {reading.format}, as in train"
-            refuse_values(column, dates.unread, name, expected, _FIX, origin=origin)
+            fix = _FIX.format(_EXAMPLE.strftime("%Y-%m-%d" if reading.format == ISO else reading.format))
+            refuse_values(column, dates.unread, name, expected, fix, origin=origin)
             other = (dates.zoned != reading.has_zone) & ~np.isnan(dates.seconds)
             zone = "with" if reading.has_zone else "without"
             fix = f"Write every time {zone} a time zone."
@@ -113,6 +115,8 @@ def with_date_parts(
 def _moment(text: str, date_format: str) -> datetime | None:
     try:
         if date_format == ISO:
+            if text.isdigit() and len(text) != len("20261127"):  # e.g. milliseconds since 1970
+                return None
             return datetime.fromisoformat(text)
         clocks = _CLOCKS_OF_12_HOURS if text[-1:] in "mM" else _CLOCKS
         return datetime.strptime(text, date_format + clocks[min(text.count(":"), 2)])

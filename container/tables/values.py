@@ -329,10 +329,15 @@ def _floats(values: np.ndarray) -> pa.Array:
     )
 
 
+def as_plain(column: pa.Array) -> pa.Array:
+    """Return times as texts, for messages: Python has no time after the year 9999."""
+    return column.cast(pa.string()) if pa.types.is_temporal(column.type) else column
+
+
 def refuse_values(column: pa.Array, wrong: np.ndarray, name: str, expected: str, fix: str, *, origin: Origin) -> None:
     """Raise ContractError for the rows of a column that are marked as wrong. [R], [R] bool"""
     if wrong.any():
-        cells = zip(np.flatnonzero(wrong).tolist(), column.filter(pa.array(wrong)).to_pylist())
+        cells = zip(np.flatnonzero(wrong).tolist(), as_plain(column.filter(pa.array(wrong))).to_pylist())
         causes = {row: f"{origin.row(row)}, column {name!r}: {shown(cell)} is not {expected}" for row, cell in cells}
         raise ContractError.of_rows(causes, fix)
 

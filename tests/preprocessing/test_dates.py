@@ -73,6 +73,7 @@ def test_a_column_with_every_day_up_to_12_is_read_with_the_month_first_and_a_war
         (["2024-01-05"] * 57 + ["soon"] * 3, "3 of 60 values (5.0%) are no dates, e.g. "),
         (["2024-01-05T10:00:00Z"] * 50 + ["2024-01-05T10:00:00"] * 10, "50 times have a time zone, and 10 have none"),
         ([None] * 60, "column 'day': no row has a date"),
+        ([1706010912345] * 60, "60 of 60 values (100.0%) are no dates"),
     ],
 )
 def test_what_train_cannot_have_as_dates_is_an_error_with_the_share_and_the_rows(
@@ -99,3 +100,9 @@ def test_iso_dates_are_read_without_a_word_about_the_order_of_month_and_day(
     assert "month first" not in caplog.text
     shown = [name for name in data.summary["splits"]["train"]["numeric"] if name.startswith("day_")]
     assert shown == ["day_days"]
+
+
+def test_a_time_after_the_year_9999_is_an_error_with_its_row(tmp_path: Path) -> None:
+    days = np.array(["20000-01-01", *["2024-01-05"] * 59], "datetime64[s]")
+    with pytest.raises(ContractError, match="1 of 60 values .* are no dates, e.g. .*row 1: '20000-01-01"):
+        prepared(tmp_path, days, file_format="parquet")
