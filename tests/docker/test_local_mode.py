@@ -58,7 +58,7 @@ def test_a_model_trainer_job_in_a_local_container_writes_a_model_archive(one_hos
 def test_two_hosts_train_together(two_hosts):
     log, _, _ = two_hosts
     assert "2 hosts with 1 processes each: algo-1, algo-2" in log
-    assert re.search(r"parameters on 2 x cpu", log)
+    assert re.search(r"parameters on the CPU, 2 replicas", log)
 
 
 def test_two_hosts_end_together_and_write_one_model(two_hosts):
