@@ -8,6 +8,7 @@ from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import CROSS_ATTENTION_CLASSES, FROM_SCRATCH, POOLED_CLASSES
 from contracts.paths import SPLITS
 from contracts.settings.control import METRICS
+from contracts.settings.data import ROW_COLUMNS
 from contracts.spelling import did_you_mean
 from contracts.tabular_inputs import DATE_PARTS, check_tabular_inputs
 
@@ -138,13 +139,10 @@ def _text_columns(hp: Hyperparameters) -> tuple[str, ...]:
     return _ONE_TEXT if hp.architecture.num_texts == 1 else _TWO_TEXTS
 
 
-_ROW_COLUMNS = ("id_name", "label_name", "weight_name", "group_name")
-
-
 def used_columns(hp: Hyperparameters) -> dict[str, list[str]]:
     """Return the columns that a job reads, by the hyperparameter that names them."""
     return {
-        **{name: [getattr(hp, name)] for name in _ROW_COLUMNS if getattr(hp, name)},
+        **{name: [getattr(hp, name)] for name in ROW_COLUMNS if getattr(hp, name)},
         **{field.source("text_name", hp.model_fields_set): list(field.columns) for field in hp.text_fields},
         "cat_field_list": hp.cat_field_list,
         "tab_field_list": hp.tab_field_list,

@@ -13,6 +13,7 @@ from contracts.metrics_settings import ModelMetricsSettings
 from contracts.model_classes import FROM_SCRATCH
 from contracts.package_inputs import CalibrationMap, read_scripts
 from contracts.serving import CALIBRATION, ServingSettings
+from contracts.settings.data import ROW_COLUMNS
 from contracts.spelling import did_you_mean
 from contracts.step_contract import StepContract, StepSettings
 from contracts.steps import (
@@ -110,7 +111,7 @@ def check_metrics_columns(environment: Mapping[str, str], columns: Sequence[str]
 def feature_columns(hp: Hyperparameters) -> list[str]:
     """Return the columns that the model reads."""
     roles = used_columns(hp).items()
-    return [name for role, names in roles if role not in ("id_name", "label_name") for name in names]
+    return [name for role, names in roles if role not in ROW_COLUMNS for name in names]
 
 
 def _check_training(settings: PyTorchTrainingSettings, hp: Hyperparameters, outside: Mapping[str, str]) -> None:

@@ -21,6 +21,7 @@ from contracts import artifacts
 from contracts.errors import ContractError, one_line
 from contracts.input_files import read_as
 from contracts.numbers import Number, NumberFormat
+from contracts.settings.data import ROW_COLUMNS
 from contracts.tabular_inputs import code_input, date_inputs, indicator_input, risk_inputs
 from contracts.text_fields import TextField
 
@@ -77,7 +78,7 @@ class Rules:
             raise ValueError(f"numeric_columns lacks {sorted(unknown)}, the parts of dates")
         if self.category_kinds is not None and self.category_kinds.keys() != set(self.categorical_columns):
             raise ValueError(f"category_kinds is of {sorted(self.category_kinds)}, not of categorical_columns")
-        for name in ("id_name", "label_name", "weight_name", "group_name"):
+        for name in ROW_COLUMNS:
             if getattr(self, name) in self.feature_inputs:
                 raise ValueError(f"{name} is {getattr(self, name)!r}, which is also an input of the model")
         transform, num_inputs = self.numeric_transform, len(self.feature_columns) - len(self.embedded_categories)
@@ -129,7 +130,7 @@ class Rules:
     @property
     def other_columns(self) -> tuple[str | None, ...]:
         """Return the columns of the training data that a prediction does not need."""
-        return self.id_name, self.label_name, self.weight_name, self.group_name
+        return tuple(getattr(self, name) for name in ROW_COLUMNS)
 
     @property
     def raw_numbers(self) -> tuple[str, ...]:

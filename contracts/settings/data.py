@@ -3,6 +3,9 @@
 from contracts import conditions
 from contracts.declaration import Settings, declare
 
+# Settings that name a column of the training data which a prediction does not need.
+ROW_COLUMNS = ("id_name", "label_name", "weight_name", "group_name")
+
 
 class DataSettings(Settings):
     """The settings of the data: which files and columns a job reads."""

@@ -31,6 +31,10 @@ def changed(hyperparameters: dict[str, Any] | None = None, *, inputs: dict[str, 
 @pytest.mark.parametrize(
     ("config", "cause"),
     [
+        (
+            changed({"weight_name": "w", "group_name": "g"}, Payload={"field_defaults": {"w": 1}}),
+            "field_defaults: 'w' is not a column that the model needs",
+        ),
         (changed(Payload={"field_defaults": {"price": "abc"}}), r"field_defaults: 'price' is 'abc', .* not a number"),
         (changed(Payload={"field_defaults": {"chat": ["a"]}}), r"field_defaults: 'chat' is \['a'\], .* not a text"),
         (
