@@ -15,9 +15,10 @@ from tokenizers.pre_tokenizers import BertPreTokenizer
 from tokenizers.processors import TemplateProcessing
 
 from container.preprocessing.fingerprint import tokenizer_digest
-from container.preprocessing.fit import TableColumns, fit_preprocessing, learn_label_map, scan_train
+from container.preprocessing.fit import fit_preprocessing, learn_label_map
 from container.preprocessing.precomputed import Precomputed
 from container.preprocessing.risk_tables import FoldedRisks
+from container.preprocessing.scan import TableColumns, scan_train
 from container.preprocessing.transform import Preprocessor
 from container.text.chunk_tokenizer import ChunkTokenizer
 from container.text.tokenization import TextProcessor

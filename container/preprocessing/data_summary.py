@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from container.log_once import log_detail
-from container.preprocessing.fit import SplitStatistics
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_summary import NumericSummary, weighted_quantiles
+from container.preprocessing.scan import SplitStatistics
 from container.preprocessing.split_file import WrittenSplit
 from contracts.tabular_inputs import DATE_PARTS, date_inputs
 

@@ -18,10 +18,11 @@ import numpy as np
 from container.log_once import log_detail
 from container.preprocessing.data_summary import log_split, summarize_split
 from container.preprocessing.fingerprint import FINGERPRINT_LENGTH, input_fingerprint, tokenizer_digest
-from container.preprocessing.fit import TableColumns, fit_preprocessing, learn_label_map, scan_held_out, scan_train
+from container.preprocessing.fit import fit_preprocessing, learn_label_map
 from container.preprocessing.precomputed import load_precomputed, selected_features
 from container.preprocessing.prepared import MARKER, SUMMARY, PreparedData, open_prepared
 from container.preprocessing.risk_tables import fold_of
+from container.preprocessing.scan import TableColumns, scan_held_out, scan_train
 from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
 from container.preprocessing.split_file import write_split
 from container.processes import available_cores

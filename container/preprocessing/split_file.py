@@ -12,8 +12,8 @@ import numpy as np
 import pyarrow as pa
 
 from container.log_once import log_detail
-from container.preprocessing.fit import TableColumns
 from container.preprocessing.numeric_summary import NumericSummary
+from container.preprocessing.scan import TableColumns
 from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
 from container.preprocessing.transform import TransformCounts
 from container.tables.channel_files import iter_tables

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.data import batch
-from container.preprocessing.fit import TableColumns, learn_label_map, scan_held_out, scan_train
+from container.preprocessing.fit import learn_label_map
 from container.preprocessing.labels import (
     UNLABELLED,
     LabelCollector,
@@ -18,6 +18,7 @@ from container.preprocessing.labels import (
     given_labels,
     learned_labels,
 )
+from container.preprocessing.scan import TableColumns, scan_held_out, scan_train
 from container.tables.channel_files import Origin
 from contracts.errors import ContractError
 from testing.table_jobs import settings, table, write_table

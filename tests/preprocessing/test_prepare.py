@@ -19,9 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from container.preprocessing import split_file
-from container.preprocessing.fit import TableColumns
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData, open_prepared
+from container.preprocessing.scan import TableColumns
 from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
 from container.preprocessing.split_file import write_split
 from container.preprocessing.transform import Preprocessor

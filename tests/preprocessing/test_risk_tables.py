@@ -136,7 +136,7 @@ def test_a_rows_own_label_does_not_reach_its_risk(tmp_path: Path) -> None:
 
 
 def test_a_column_of_too_many_categories_for_its_classes_is_named(tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr("container.preprocessing.fit.MOST_RISKS", 60)
+    monkeypatch.setattr("container.preprocessing.scan.MOST_RISKS", 60)
     with pytest.raises(ContractError, match="column 'c': 40 categories and 2 classes are more than 60 risk values"):
         fit(tmp_path, table(40, c=[f"only {i}" for i in range(40)]))
 

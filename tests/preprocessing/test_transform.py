@@ -13,11 +13,12 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from container.preprocessing.fit import SplitStatistics, TableColumns, fit_preprocessing, learn_label_map, scan_train
+from container.preprocessing.fit import fit_preprocessing, learn_label_map
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.labels import LabelMap
 from container.preprocessing.precomputed import Precomputed
 from container.preprocessing.risk_tables import FoldedRisks
+from container.preprocessing.scan import SplitStatistics, TableColumns, scan_train
 from container.preprocessing.transform import Preprocessor
 from container.tables.channel_files import Origin, TableSlice, iter_tables
 from container.tables.records import records_to_table
