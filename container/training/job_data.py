@@ -60,7 +60,7 @@ def _without_fold(train: PreparedSplit, fold: Fold) -> PreparedSplit:
     if not len(positions):
         raise ContractError(
             f"cross_fit: all {len(train)} rows of train are in fold {fold.number} of {fold.of}",
-            "Set cross_fit to 0, or give more training rows.",
+            "Set cross_fit to 0, or give more training rows or, with group_name, more groups.",
         )
     return train.part(positions)
 
