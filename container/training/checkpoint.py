@@ -11,7 +11,7 @@ import logging
 import os
 import time
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -25,6 +25,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
+from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -177,11 +178,9 @@ class CheckpointStore:
         try:
             self._on_each_host(lambda: self._begin(temporary, content))
             with _raising_own_failure(self._rank):
-                metadata = save(states, checkpoint_id=temporary, process_group=self._group)
-            written = {info.relative_path for info in metadata.storage_data.values()}
-            files = sorted({*written, *_OTHER_FILES})
-            self._on_each_host(lambda: self._hosts.share(temporary, files))
-            self._on_each_host(lambda: self._complete(temporary, files, best_step=best_step))
+                save(states, checkpoint_id=temporary, process_group=self._group)
+            self._on_each_host(lambda: self._hosts.share(temporary, _own_files(temporary)))
+            self._on_each_host(lambda: self._complete(temporary, best_step=best_step))
         except BaseException:
             if self._hosts.is_first:
                 remove_in_place(temporary.parent)
@@ -210,8 +209,10 @@ class CheckpointStore:
         if self._rank == 0:
             _write_synced(temporary / "state.json", content)
 
-    def _complete(self, temporary: Path, files: Sequence[str], *, best_step: int | None) -> None:
-        sizes = {name: (temporary / name).stat().st_size for name in files}
+    def _complete(self, temporary: Path, *, best_step: int | None) -> None:
+        # DCP's save returns metadata without files in torch 2.11.
+        written = {info.relative_path for info in _metadata(temporary).storage_data.values()}
+        sizes = {name: (temporary / name).stat().st_size for name in sorted({*written, *_OTHER_FILES})}
         _write_synced(temporary / "manifest.json", json.dumps(sizes))
         _sync_folder(temporary)
         final = self._folder / temporary.name
@@ -237,6 +238,11 @@ _MODEL, _OPTIMIZER, _AVERAGE = "model.", "optimizer.", "average."
 _OTHER_FILES = (".metadata", "state.json")  # of a checkpoint, besides those that the metadata names
 
 
+def _own_files(folder: Path) -> list[str]:
+    """Return the names of the checkpoint's files that this host has; another program may have files there too."""
+    return sorted([*(path.name for path in folder.glob("__*.distcp")), *_OTHER_FILES])
+
+
 def _model_state(module: nn.Module) -> dict[str, Any]:
     return {f"{_MODEL}{name}": value for name, value in get_model_state_dict(module, options=_OPTIONS).items()}
 
@@ -246,7 +252,11 @@ def _average_state(average: Mapping[str, Tensor]) -> dict[str, Any]:
 
 
 def _saved_names(checkpoint: Checkpoint) -> Collection[str]:
-    return FileSystemReader(checkpoint.folder).read_metadata().state_dict_metadata.keys()
+    return _metadata(checkpoint.folder).state_dict_metadata.keys()
+
+
+def _metadata(folder: Path) -> Metadata:
+    return FileSystemReader(folder).read_metadata()
 
 
 def _served_state(module: nn.Module, checkpoint: Checkpoint) -> dict[str, Any]:
