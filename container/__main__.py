@@ -155,7 +155,8 @@ def _add_init_arguments(command: argparse.ArgumentParser) -> None:
         about = f"columns with the role {option}"
         command.add_argument(f"--{option}", action="extend", nargs="+", default=[], metavar="NAME", help=about)
     command.add_argument("--group", metavar="NAME", help="keep rows with the same value in one split")
-    command.add_argument("--time", metavar="NAME", help="the oldest rows become train, the newest test")
+    about = "ISO 8601 times, or numbers: the oldest rows become train, the newest test"
+    command.add_argument("--time", metavar="NAME", help=about)
     command.add_argument("--tokenizer", metavar="NAME", help="the encoder: a folder or a Hugging Face id")
     command.add_argument("--force", action="store_true", help="replace the input of a job that is in the folder")
 

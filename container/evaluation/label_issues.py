@@ -44,6 +44,11 @@ class OutOfFold:
         unweighted = self.probabilities / class_weights[self.classes]
         return replace(self, probabilities=unweighted / unweighted.sum(axis=1, keepdims=True))
 
+    def of_weighted(self, weights: np.ndarray) -> Self:
+        """Return the rows with a weight above 0: the user has left the others out. [rows of train]"""
+        kept = weights[self.rows] > 0
+        return replace(self, rows=self.rows[kept], labels=self.labels[kept], probabilities=self.probabilities[kept])
+
     def log_loss(self, rows: np.ndarray, classes: np.ndarray) -> float:
         """Return the mean negative logarithm of the probabilities of the given labels of `rows`, among `classes`."""
         chosen = np.isin(self.rows, rows)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from container.log_once import log_detail
 from container.preprocessing.data_summary import log_split, summarize_split
@@ -64,7 +65,7 @@ def prepare_data(
         in_use: folders to keep beside them.
 
     Raises:
-        ContractError: invalid input, with its file, column and row.
+        ContractError: invalid input, with its file, column and row; fewer groups than folds.
     """
     started = time.monotonic()
     files = {split: find_data_files(paths.channel(split), getattr(hp, f"{split}_filename")) for split in SPLITS}
@@ -92,10 +93,27 @@ def prepare_data(
             removed = other.with_name(f"{UNFINISHED}{other.name}")  # of which the next run removes the rest
             shutil.rmtree(other.rename(removed))
     prepared = replace(open_prepared(folder), reused=reused)
+    if hp.cross_fit:
+        _check_folds(prepared, hp)
     rows = ", ".join(f"{split} {count}" for split, count in prepared.rows.items())
     action = f"{'found prepared' if reused else 'prepared'} in {time.monotonic() - started:.1f} s"
     logger.info("Data %s: %s rows; %s.", action, rows, folder)
     return prepared
+
+
+def _check_folds(prepared: PreparedData, hp: Hyperparameters) -> None:
+    """Raise ContractError where train has fewer groups than cross_fit has folds, or all of them in one fold."""
+    with pa.memory_map(str(prepared.split("train"))) as file:
+        column = pa.ipc.open_file(file).read_all()["group" if hp.group_name else "row"].unique().to_numpy()
+    count = len(column)
+    folds = np.unique(fold_of(column, seed=hp.seed, num_folds=hp.cross_fit))
+    if count < hp.cross_fit or len(folds) == 1:
+        units = f"groups in column {hp.group_name!r} (group_name)" if hp.group_name else "rows"
+        raise ContractError(
+            f"cross_fit: is {hp.cross_fit}, but train has {count} {units}"
+            + (", all of them in one fold" if count >= hp.cross_fit else ""),
+            "Set cross_fit to a smaller number or to 0, or give more training rows or, with group_name, more groups.",
+        )
 
 
 def _selected_columns(paths: JobPaths, hp: Hyperparameters) -> TableColumns:

@@ -22,7 +22,7 @@ from container.tables.channel_files import TableSlice, input_format, iter_tables
 from container.tables.dates import DateReading, with_date_parts
 from container.tables.duplicate_ids import DuplicateIds
 from container.tables.values import Kind, kind_of_texts, kind_of_type, numbers
-from contracts.errors import ContractError
+from contracts.errors import ContractError, shown
 from contracts.hyperparameters import Hyperparameters
 from contracts.numbers import NumberFormat
 from contracts.tabular_inputs import date_inputs
@@ -272,12 +272,28 @@ def _scan(files: Sequence[Path], statistics: SplitStatistics, *, channel: str) -
             f"channel {channel}: {', '.join(map(str, files[:3]))} {'has' if len(files) == 1 else 'have'} no rows",
             f"Give the channel {channel} at least one row.",
         )
-    if columns.weight_name and statistics.totals.any() and not statistics.weights.any():
-        raise ContractError(
-            f"channel {channel}, column {columns.weight_name!r}: the weight of every labelled row is 0",
-            "Give a record a weight above 0, or remove weight_name.",
-        )
+    if columns.weight_name:
+        _check_weights(statistics, columns.weight_name, channel=channel)
     if statistics.ids.count:
         rows = f"{'about ' if statistics.ids.skipped_bits else ''}{statistics.ids.count} rows"
         example = statistics.ids.example
         logger.warning("%s: %s repeat an id of an earlier row, e.g. %r; they are kept.", channel, rows, example)
+
+
+def _check_weights(statistics: SplitStatistics, name: str, *, channel: str) -> None:
+    """Raise ContractError where no labelled row has a weight above 0 or, in train, no row of a class has one."""
+    rows = statistics.totals.sum(axis=0)  # [L]
+    unweighted = [label for label, i in statistics.labels.index.items() if rows[i] and not statistics.weights[i]]
+    if not unweighted:
+        return
+    if not statistics.weights.any():
+        which = "every labelled row"
+    elif statistics.labelled_only:
+        label = unweighted[0]
+        which = f"each of the {rows[statistics.labels.index[label]]} rows with the label {shown(label)}"
+    else:
+        return
+    raise ContractError(
+        f"channel {channel}, column {name!r}: the weight of {which} is 0",
+        "Give one of these rows a weight above 0, or remove weight_name.",
+    )

@@ -37,11 +37,11 @@ def report_label_issues(
 
 def _write(folder: Path, data: JobData, *sources: OutOfFold | None) -> LabelIssuesReport | None:
     weights = np.asarray(data.class_weights)
-    known = [each.without_weights(weights) for each in sources if each is not None]
+    train = data.splits["train"]
+    known = [each.without_weights(weights).of_weighted(train.weights()) for each in sources if each is not None]
     if not known:
         logger.warning("label_issues: none, because there are no out-of-fold probabilities")
         return None
-    train = data.splits["train"]
     issues = find_label_issues(best_source(known))
     logger.info("%s", issues)
     folder.mkdir(parents=True, exist_ok=True)

@@ -9,7 +9,6 @@ from container.job import Fold, Job
 from container.preprocessing.class_weights import resolve_class_weights
 from container.preprocessing.prepared import PreparedData, open_prepared
 from container.preprocessing.risk_tables import fold_of
-from contracts.errors import ContractError
 
 
 @dataclass(frozen=True)
@@ -56,13 +55,7 @@ def positions_in_fold(train: PreparedSplit, fold: Fold) -> np.ndarray:
 
 
 def _without_fold(train: PreparedSplit, fold: Fold) -> PreparedSplit:
-    positions = np.flatnonzero(_folds(train, fold) != fold.number)
-    if not len(positions):
-        raise ContractError(
-            f"cross_fit: all {len(train)} rows of train are in fold {fold.number} of {fold.of}",
-            "Set cross_fit to 0, or give more training rows or, with group_name, more groups.",
-        )
-    return train.part(positions)
+    return train.part(np.flatnonzero(_folds(train, fold) != fold.number))
 
 
 def _folds(train: PreparedSplit, fold: Fold) -> np.ndarray:

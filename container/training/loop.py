@@ -38,9 +38,14 @@ _MUCH_VALIDATION = 0.25  # of the time of training and validation
 
 @dataclass(frozen=True)
 class StepTotals:
-    """Sums over all ranks of one optimizer step."""
+    """Sums over all ranks of one optimizer step.
+
+    Attributes:
+        is_weighted: whether a record of the batch has a weight above 0; if none has, `weight` is 1.
+    """
 
     weight: torch.Tensor
+    is_weighted: bool
     stop: bool
     rows: int
     tokens: int
@@ -193,7 +198,7 @@ class Trainer:
         norm = self._execution.clip_grad_norm(
             self._hp.gradient_clip_val or math.inf, loss_scale=self._run.scaler.factor
         )
-        if self._apply(norm):
+        if self._apply(norm) and totals.is_weighted:
             self._loss += loss
             self._loss_steps += 1
         state.step += 1
@@ -234,9 +239,9 @@ class Trainer:
         counted = torch.tensor(local, dtype=torch.float64) * self._ranks.is_data_leader
         stop_requested = torch.tensor([float(self._stop.requested)], dtype=torch.float64)  # of any rank
         stop, weight, rows, tokens, computed = self._ranks.sum(torch.cat([stop_requested, counted])).tolist()
-        weight = weight or 1.0  # every record of the batch has the weight 0
-        normaliser = torch.full((), weight, device=self._ranks.device)  # torch.tensor waits for its copy to a GPU
-        return StepTotals(normaliser, stop > 0, int(rows), int(tokens), int(computed))
+        # torch.tensor would wait for its copy to a GPU.
+        normaliser = torch.full((), weight or 1.0, device=self._ranks.device)
+        return StepTotals(normaliser, weight > 0, stop > 0, int(rows), int(tokens), int(computed))
 
     def _apply(self, norm: float) -> bool:
         """Step the optimizer, or skip a non-finite step; too many in a row end the job on every rank.
@@ -271,7 +276,7 @@ class Trainer:
         )
 
     def _report(self, rate: float) -> None:
-        """Report the mean loss, over all ranks, of the optimizer's steps since the last report; nan without one."""
+        """Report the mean loss, over all ranks, of the steps with a weight since the last report; nan without one."""
         state = self._run.state
         loss = self._ranks.sum(self._loss).item()
         values = {"train/loss": loss / self._loss_steps if self._loss_steps else math.nan, "lr": rate}

@@ -107,9 +107,9 @@ def warnings_of(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
 
 
-def job_data(class_weights=(1.0,) * 5) -> JobData:
+def job_data(class_weights=(1.0,) * 5, weights=None) -> JobData:
     ids = pa.chunked_array([pa.array(range(2010))])
-    split = SimpleNamespace(column=lambda _: ids)
+    split = SimpleNamespace(column=lambda _: ids, weights=lambda: np.ones(2010) if weights is None else weights)
     prepared = SimpleNamespace(fitted=SimpleNamespace(class_labels=list("abcde")))
     return cast(JobData, SimpleNamespace(splits={"train": split}, prepared=prepared, class_weights=class_weights))
 
@@ -122,6 +122,19 @@ def test_weights_of_the_classes_change_no_issue(tmp_path):
     plain = report_label_issues(tmp_path, job_data(), found)
     assert plain is not None
     assert report_label_issues(tmp_path, job_data(weights), replace(found, probabilities=weighted)) == plain
+
+
+def test_rows_of_weight_0_are_not_examined(tmp_path):
+    found, wrong = flipped()
+    weights = np.ones(2010)
+    weights[wrong[::2]] = 0
+    report = report_label_issues(tmp_path, job_data(weights=weights), found)
+    assert report is not None
+    assert report.examined == 2000 - len(wrong[::2])
+    with (tmp_path / "label_issues.csv").open(newline="") as file:
+        rows = [int(row["row"]) for row in csv.DictReader(file)]
+    assert np.isin(wrong[1::2], rows).mean() > 0.9
+    assert not np.isin(rows, wrong[::2]).any()
 
 
 @pytest.mark.parametrize(

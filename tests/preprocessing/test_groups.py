@@ -1,5 +1,8 @@
 """group_name: the rows of a group are in one fold of risk tables, cross_fit and the companion."""
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,21 +14,27 @@ from container.errors import NotMade
 from container.job import Fold
 from container.preprocessing.groups import group_numbers
 from container.preprocessing.prepare import prepare_data
+from container.preprocessing.prepared import PreparedData
 from container.training.job_data import _without_fold, positions_in_fold
+from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from testing.jobs import table, write_job
 
 
-@pytest.fixture(scope="module")
-def train(tmp_path_factory: pytest.TempPathFactory) -> PreparedSplit:
+def prepared(root: Path, **overrides: Any) -> PreparedData:
     """Train of 60 rows of which each three consecutive ones have a customer, and every customer a color of its own."""
     customers = [f"c{i // 3}" for i in range(60)]
     frames = {
         split: table(60, seed=seed).assign(customer=customers, color=customers)
         for seed, split in enumerate(("train", "val", "test"))
     }
-    paths = write_job(tmp_path_factory.mktemp("groups"), overrides={"group_name": "customer"}, frames=frames)
-    data = prepare_data(paths, load_hyperparameters(paths))
+    paths = write_job(root, overrides={"group_name": "customer", **overrides}, frames=frames)
+    return prepare_data(paths, load_hyperparameters(paths))
+
+
+@pytest.fixture(scope="module")
+def train(tmp_path_factory: pytest.TempPathFactory) -> PreparedSplit:
+    data = prepared(tmp_path_factory.mktemp("groups"))
     assert "customer" not in data.fitted.feature_inputs
     return PreparedSplit(data.split("train"), ["text"])
 
@@ -41,6 +50,13 @@ def test_a_network_of_cross_fit_leaves_whole_groups_out(train: PreparedSplit) ->
     outside = set(_without_fold(train, fold).column("row").to_numpy() // 3)
     assert inside
     assert not inside & outside
+
+
+def test_fewer_groups_than_folds_of_cross_fit_are_an_error_also_where_the_data_is_prepared(tmp_path: Path) -> None:
+    assert not prepared(tmp_path, cross_fit=20).reused
+    with pytest.raises(ContractError) as error:
+        prepared(tmp_path, cross_fit=21)
+    assert error.value.cause == "cross_fit: is 21, but train has 20 groups in column 'customer' (group_name)"
 
 
 def test_the_folds_of_the_companion_keep_groups_together_with_even_classes() -> None:

@@ -81,10 +81,27 @@ def test_records_carry_their_weights_and_balanced_class_weights_count_them(tmp_p
         ([1.0] * 39 + [None], "row 40, column 'w': '' is not a weight"),
         ([1.0] * 39 + [-0.5], "row 40, column 'w': '-0.5' is not a weight"),
         (["1"] * 39 + ["heavy"], "row 40, column 'w': 'heavy' is not a number"),
-        ([0] * 40, "channel train, column 'w': the weight of every labelled row is 0"),
+        (["1"] * 39 + ["1,5"], "row 40, column 'w': '1,5' is not a number"),
+        ([1.0] * 39 + [1e39], "row 40, column 'w': '1e+39' is not a finite 32-bit number"),
     ],
 )
-def test_what_is_no_weight_is_an_error_with_its_row(tmp_path: Path, weights: list[Any], cause: str) -> None:
+def test_what_is_no_weight_is_an_error_with_its_row_and_the_fix(tmp_path: Path, weights: list[Any], cause: str) -> None:
     with pytest.raises(ContractError) as error:
         prepared(tmp_path, weights)
     assert cause in error.value.cause
+    assert error.value.fix.startswith("Write 0 or a positive number such as 1.5 in every row")
+
+
+def test_labelled_rows_without_any_weight_are_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ContractError, match="channel train, column 'w': the weight of every labelled row is 0"):
+        prepared(tmp_path, [0] * 40)
+
+
+def test_a_class_of_train_without_any_weight_is_an_error_that_names_it(tmp_path: Path) -> None:
+    labels = table(40, seed=0)["label"]
+    with pytest.raises(ContractError) as error:
+        prepared(tmp_path, labels)
+    rows = np.count_nonzero(labels == 0)
+    assert (
+        error.value.cause == f"channel train, column 'w': the weight of each of the {rows} rows with the label '0' is 0"
+    )

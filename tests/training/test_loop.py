@@ -1,6 +1,8 @@
 """The loss that the training loop reports, with an execution whose losses and gradient norms are given."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,8 +18,10 @@ from container.training.state import TrainingState, ValidationSchedule
 from testing.encoder_families import hyperparameters, packed_batch
 
 
-def reported_losses(losses: list[float], norms: list[float], *, every: int) -> list[float]:
-    """Return train/loss of each progress line, of steps with these losses and gradient norms."""
+def reported_losses(
+    losses: list[float], norms: list[float], *, every: int, weights: Sequence[float] = ()
+) -> list[float]:
+    """Return train/loss of each progress line, of steps with these losses, gradient norms and weights (default: 1)."""
     ranks = RankMesh(torch.device("cpu"), None, ParallelDegrees(), rank=0, world_size=1, coordinates={})
     of_steps, of_gradients = iter(losses), iter(norms)
     execution = SimpleNamespace(
@@ -26,10 +30,10 @@ def reported_losses(losses: list[float], norms: list[float], *, every: int) -> l
         forward_backward=lambda *_, **__: torch.tensor(next(of_steps)),
         clip_grad_norm=lambda *_, **__: next(of_gradients),
     )
-    weight = torch.nn.Parameter(torch.zeros(1))
+    parameter = torch.nn.Parameter(torch.zeros(1))
     run = SimpleNamespace(
         execution=execution,
-        optimizer=torch.optim.SGD([{"params": [weight], "lr_scale": 1.0}], lr=0.1),
+        optimizer=torch.optim.SGD([{"params": [parameter], "lr_scale": 1.0}], lr=0.1),
         average=SimpleNamespace(update=lambda _: None),
         scaler=LossScaler(),
         state=TrainingState(),
@@ -47,13 +51,17 @@ def reported_losses(losses: list[float], norms: list[float], *, every: int) -> l
         stop=SimpleNamespace(requested=False),
     )
     trainer._has_stepped = True
-    for _ in losses:
-        trainer._step([packed_batch([[5]])])
+    for weight in weights or [1.0] * len(losses):
+        trainer._step([replace(packed_batch([[5]]), weights=torch.tensor([weight]))])
     return [entry["train/loss"] for entry in run.state.history]
 
 
 def test_the_loss_of_a_skipped_step_does_not_enter_the_reported_mean() -> None:
     assert reported_losses([1.0, math.nan, 3.0, 5.0], [1.0, math.nan, 1.0, 1.0], every=4) == [3.0]
+
+
+def test_a_step_in_which_every_record_has_weight_0_does_not_enter_the_reported_mean() -> None:
+    assert reported_losses([1.0, 0.0, 3.0, 5.0], [1.0] * 4, every=4, weights=[1, 0, 2, 1]) == [3.0]
 
 
 def test_a_report_without_a_step_of_the_optimizer_has_no_loss_and_the_next_one_has_its_own() -> None:

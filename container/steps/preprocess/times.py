@@ -70,8 +70,9 @@ class TimeColumn:
     def _refused(self, column: pa.Array | pa.ChunkedArray, index: int, origin: Origin) -> ContractError:
         value = column[index].as_py()
         return ContractError(
-            f"{origin.row(index)}, column {self.name!r}: {value!r} is not a {self.kind or 'number or time'}",
-            "Write every row's time as 2026-01-31T23:59:59, all with a zone or all without, or as a number.",
+            f"{origin.row(index)}, column {self.name!r}: {value!r} is not a {self.kind or 'number or ISO 8601 time'}",
+            "Write every row as 2026-01-31 or 2026-01-31T23:59:59, all with a zone or all without, or as a number. "
+            "Other notations, which date_field_list reads, do not split rows.",
         )
 
 
