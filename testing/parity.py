@@ -14,6 +14,7 @@ import itertools
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -22,12 +23,13 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from container.data.batch import PackedBatch
 from container.job import Job, Scratch
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.mesh import build_mesh
+from container.parallel.mesh import build_mesh, shares_gpu
 from container.preprocessing.prepare import prepare_data
 from container.training.job_data import JobData
 from container.training.loop import Trainer
@@ -232,10 +234,24 @@ def _trainable(module: nn.Module) -> list[tuple[str, nn.Parameter]]:
 def _whole(tensors: dict[str, Tensor | None]) -> dict[str, np.ndarray]:
     """Return copies of the whole tensors; every rank of a mesh must gather the same ones in the same order."""
     return {
-        name: (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach().cpu().numpy().copy()
+        name: (_gathered(tensor) if isinstance(tensor, DTensor) else tensor).detach().cpu().numpy().copy()
         for name, tensor in tensors.items()
         if tensor is not None
     }
+
+
+def _gathered(tensor: DTensor) -> Tensor:
+    if not shares_gpu():
+        return tensor.full_tensor()
+    # gloo crashes in this gather of CUDA tensors (torch 2.11).
+    local, mesh = tensor.to_local().detach().cpu(), _cpu_mesh(tensor.device_mesh)
+    whole = {"shape": tensor.shape, "stride": tensor.stride()}
+    return DTensor.from_local(local, mesh, tensor.placements, **whole).full_tensor()
+
+
+@cache
+def _cpu_mesh(mesh: DeviceMesh) -> DeviceMesh:
+    return DeviceMesh("cpu", mesh.mesh, mesh_dim_names=mesh.mesh_dim_names)
 
 
 def _storage_bytes(tensors: Sequence[Tensor]) -> int:

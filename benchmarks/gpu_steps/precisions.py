@@ -43,7 +43,7 @@ def run(check: Recorder) -> None:
                 (trained,) = jobs.train(ONE_PROCESS, {**DROPOUT_OFF, **ADAMW, **settings})
                 return trained
             finally:
-                os.environ.pop(VISIBLE) if before is None else os.environ.update({VISIBLE: before})
+                os.environ.pop(VISIBLE, None) if before is None else os.environ.update({VISIBLE: before})
 
         compared = check.only_on_gpu("losses beside those of the CPU, and in lower precision")
         for name, settings in MODELS.items():

@@ -23,7 +23,7 @@ MACHINE = {
     **dict.fromkeys((
         "pandas", "pyarrow", "scikit-learn", "scipy", "matplotlib", "tensorboard", "jinja2", "tqdm", "peft", "pyyaml",
         "pytest", "pytest-xdist", "hypothesis", "packaging", "typing-extensions", "joblib", "threadpoolctl",
-        "markupsafe", "python-dateutil", "six", "protobuf", "ml-dtypes", "flatbuffers", "filelock", "requests",
+        "markupsafe", "python-dateutil", "six", "ml-dtypes", "flatbuffers", "filelock", "requests",
         "psutil", "pillow", "networkx", "sympy", "regex",
     ), ""),
 }  # fmt: skip

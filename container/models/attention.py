@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.amp import is_autocast_available
 from torch.utils.hooks import RemovableHandle
 from transformers import AttentionInterface, PretrainedConfig
 from transformers.masking_utils import AttentionMaskInterface
@@ -211,7 +210,8 @@ def change_hidden_inputs(module: nn.Module, change: Callable[[Tensor], Tensor]) 
 def as_autocast_would(hidden: Tensor) -> Tensor:
     """Cast `hidden` for a matrix product. Autocast itself casts, and stores, the input of each product again."""
     kind = hidden.device.type
-    if hidden.dtype == torch.float32 and is_autocast_available(kind) and torch.is_autocast_enabled(kind):
+    # torch 2.11 cannot compile is_autocast_available, which other kinds, such as meta, would need.
+    if hidden.dtype == torch.float32 and kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind):
         return hidden.to(torch.get_autocast_dtype(kind))
     return hidden
 
