@@ -2,8 +2,8 @@
 
 The jobs have the same rows, epochs, validations and cores, and take turns. Where there is a GPU, each uses one, in
 bfloat16. Each runs from the start of its interpreter
-to a checked model.onnx. A peer joins two texts into one sequence; ours has an encoder for each text, or one for both
-(share_encoder).
+to a checked model.onnx. A peer joins two texts into one sequence. Ours joins them too, or has an encoder for each text,
+or one for both (share_encoder).
 """
 
 import argparse
@@ -52,7 +52,13 @@ AUTOGLUON = {
     "env.num_gpus": int(GPU), "env.precision": "bf16-mixed" if GPU else 32, "env.inference_batch_size_ratio": 1,
     "env.batch_size": BATCH_SIZE, "env.per_gpu_batch_size": BATCH_SIZE,
 }  # fmt: skip
-OURS = {"ours": {}, "ours, share_encoder": {"share_encoder": True}}  # the second with two texts only
+JOINED = "ours, joined"
+ALONE = {"primary_text_name": None, "secondary_text_name": None, "model_class": "bert"}
+OURS = {  # only the first with one text
+    "ours": {},
+    "ours, share_encoder": {"share_encoder": True},
+    JOINED: {**ALONE, "text_name": [TWO_TEXTS["primary_text_name"], TWO_TEXTS["secondary_text_name"]]},
+}
 STRATEGIES = {"Trainer, group_by_length": "group_by_length", "Trainer, random order": "random"}
 FROM_SCRATCH = Shape("from_scratch", layers=2, width=128, heads=2, batch_size=BATCH_SIZE)
 COLUMNS = ("training rows/s", "share of GEMM", "whole job", "ratio to ours", "test AUROC", "AP", "F1", "peak memory")
@@ -98,6 +104,7 @@ def main() -> int:
         lengths = _lengths(arguments.work, texts)
         flops = dict.fromkeys(systems, shape.flops(tuple(map(sum, lengths))) / len(lengths))
         flops |= dict.fromkeys(ours, shape.flops(sum(lengths, ()), first_tokens_only=True) / len(lengths))
+        flops[JOINED] = shape.flops(tuple(map(sum, lengths)), first_tokens_only=True) / len(lengths)
         gemm.append(shape.gemm_rate(BATCH_SIZE * sum(map(sum, lengths)) // len(lengths), threads=THREADS))
     _print(results, gemm, flops)
     return 0
@@ -131,7 +138,7 @@ def _write_inputs(arguments: argparse.Namespace, encoder: Path) -> str:
 
 def _ours(arguments: argparse.Namespace, settings: dict[str, Any]) -> Result:
     values = {
-        **settings,
+        **{name: value for name, value in settings.items() if value is not None},
         "nproc_per_node": 1,
         "batch_size": BATCH_SIZE,
         "lr": LR,
