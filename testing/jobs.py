@@ -48,6 +48,8 @@ TWO_TEXTS: dict[str, Any] = {
     "secondary_text_name": "events",
     "model_class": "trimodal_bert",
 }
+JOINED_TEXTS: dict[str, Any] = {"text_name": ["chat", "events"]}
+DATE_AND_WEIGHT: dict[str, Any] = {"date_field_list": ["day"], "weight_name": "weight"}  # of dated_table
 NO_DROPOUT: dict[str, Any] = {
     "dropout": 0.0,
     "fusion_dropout": 0.0,
@@ -88,6 +90,12 @@ def table(rows: int, *, seed: int, classes: int = 2) -> pd.DataFrame:
     return frame
 
 
+def dated_table(rows: int, *, seed: int, classes: int = 2) -> pd.DataFrame:
+    """The table with a date and a weight of each record; a quarter of the weights is 0."""
+    frame = table(rows, seed=seed, classes=classes)
+    return frame.assign(day=pd.date_range("2026-01-01", periods=rows, freq="31h"), weight=frame["quantity"] % 4)
+
+
 def write_job(
     root: Path,
     *,
@@ -97,10 +105,15 @@ def write_job(
     classes: int = 2,
     frames: dict[str, pd.DataFrame] | None = None,
 ) -> JobPaths:
-    """Lay a job out under `root`: tables for train, val and test, and hyperparameters as strings."""
+    """Lay a job out under `root`: tables for train, val and test, and hyperparameters as strings.
+
+    Args:
+        frames: the tables by split; default: `table`, or `dated_table` if the settings name dates.
+    """
     paths = JobPaths(root)
+    make = dated_table if (overrides or {}).get("date_field_list") else table
     for i, (split, count) in enumerate(zip(("train", "val", "test"), rows)):
-        frame = (frames or {}).get(split, table(count, seed=i, classes=classes))
+        frame = (frames or {}).get(split, make(count, seed=i, classes=classes))
         write_table(frame, paths.channel(split), file_format)
     write_hyperparameters(paths, overrides)
     return paths

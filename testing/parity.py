@@ -1,8 +1,8 @@
 """Compare the numbers of every parallel strategy with those of one process, by the code path of a job.
 
-Every run trains two tiny encoders and a table for 20 optimizer steps on the same global batches, with class weights and
-clipping. The last batch of each epoch is smaller. The run validates, saves checkpoints, and predicts test with the last
-weights. Dropout is off.
+Every run trains two tiny encoders and a table with a date for 20 optimizer steps on the same global batches, with
+weights of records and classes, and clipping. The last batch of each epoch is smaller. The run validates, saves
+checkpoints, and predicts test with the last weights. Dropout is off.
 
 The relative difference of a tensor a to the single process's tensor b is max |a - b| / max |b|. The tensors are the
 loss of each step and validation, each parameter and its gradient under its name in the plain model, and the logits of
@@ -40,7 +40,7 @@ from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
 from contracts.settings.processes import ProcessSettings
-from testing.jobs import CONFIGURATION, TINY_ENCODER, TWO_TEXTS, write_job
+from testing.jobs import CONFIGURATION, DATE_AND_WEIGHT, TINY_ENCODER, TWO_TEXTS, write_job
 from testing.rank_pool import RankPool
 
 TOLERANCE = 1e-5
@@ -54,6 +54,7 @@ ENCODER = {**TINY_ENCODER, "num_hidden_layers": 4, "num_attention_heads": 4}
 SETTINGS: dict[str, Any] = {
     **CONFIGURATION,
     **TWO_TEXTS,
+    **DATE_AND_WEIGHT,
     "bf16": False,
     "compile": False,
     "class_weights": [1.0, 3.0],
@@ -181,7 +182,8 @@ class ParityJobs:
         return Job(paths, strategy.hyperparameters(settings), Scratch(paths.root), self._prepare(settings))
 
     def _prepare(self, settings: dict[str, Any]) -> Path:
-        key = repr([settings.get(name) for name in ("encoder_config", "model_class", "num_classes", "tab_field_list")])
+        names = ("encoder_config", "model_class", "num_classes", "tab_field_list", "text_name")
+        key = repr([settings.get(name) for name in names])
         if key not in self._prepared:
             paths = write_job(
                 self._folder / f"data{len(self._prepared)}",

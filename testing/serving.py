@@ -1,6 +1,7 @@
 """Run servers as processes, and clients with many connections, for the tests and benchmarks of serving."""
 
 import http.client
+import io
 import json
 import os
 import re
@@ -17,12 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from container.serving.errors import RequestError, bad_request
 from container.serving.requests import read_request
 from contracts.errors import ContractError
-from contracts.serving import ServingSettings
+from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
 from testing.jobs import REPOSITORY
 
 STARTED = re.compile(r"on port (\d+)")
@@ -40,6 +43,24 @@ def read_records(
         raise
     except ContractError as error:
         raise bad_request(error.cause, error.fix) from error
+
+
+def parquet_bytes(table: pa.Table | pd.DataFrame) -> bytes:
+    """Return the table as a Parquet file."""
+    sink = io.BytesIO()
+    pq.write_table(table if isinstance(table, pa.Table) else pa.Table.from_pandas(table, preserve_index=False), sink)
+    return sink.getvalue()
+
+
+def bodies(frame: pd.DataFrame) -> dict[str, bytes]:
+    """Return the body of a request with these records by its content type."""
+    records = json.loads(frame.to_json(orient="records", date_format="iso"))
+    return {
+        CSV: frame.to_csv(index=False).encode(),
+        JSON: json.dumps(records).encode(),
+        JSON_LINES: "\n".join(map(json.dumps, records)).encode(),
+        PARQUET: parquet_bytes(frame),
+    }
 
 
 @dataclass(frozen=True)

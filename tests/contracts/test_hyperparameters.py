@@ -168,6 +168,10 @@ THREE_CLASSES = {"is_binary": False, "num_classes": 3, "multiclass_categories": 
         ({"tab_field_list": ["label"]}, "already used as label_name"),
         ({"text_name": ["chat"]}, r"text_name: \['chat'\] is a list of 1"),
         ({"text_name": ["chat", "chat"]}, "text_name: column 'chat' is named twice"),
+        ({"date_field_list": ["day", "day"]}, "date_field_list: column 'day' is named twice"),
+        ({"date_field_list": ["price"]}, "date_field_list: column 'price' is already used as tab_field_list"),
+        ({"weight_name": "price"}, "tab_field_list: column 'price' is already used as weight_name"),
+        ({"weight_name": "w", "group_name": "w"}, "group_name: column 'w' is already used as weight_name"),
         ({"text_name": ["chat", "label"]}, "text_name: column 'label' is already used as label_name"),
         (
             {"text_name": ["a", "b"], "text_processing_steps": ["dialogue_chunker", "text_normalizer", "tokenizer"]},

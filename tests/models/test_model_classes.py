@@ -1,4 +1,7 @@
-"""Every model class: a whole job, resumed, served by both backends; and one process's numbers under every strategy."""
+"""Every model class: a whole job, resumed, served by both backends; and one process's numbers under every strategy.
+
+A class of one text reads two joined columns. Records have weights and, where the class reads a table, a date.
+"""
 
 from typing import Any
 
@@ -8,13 +11,23 @@ import pytest
 
 from container.predictor import Predictor
 from contracts.model_classes import MODEL_CLASSES
-from testing.jobs import ONE_LAYER, TWO_TEXTS, run_train, table, write_hyperparameters, write_job
+from testing.jobs import (
+    DATE_AND_WEIGHT,
+    JOINED_TEXTS,
+    ONE_LAYER,
+    TWO_TEXTS,
+    dated_table,
+    run_train,
+    write_hyperparameters,
+    write_job,
+)
 from testing.parity import TOLERANCE, ParityCheck, ParityJobs, Strategy
+from testing.serving import bodies, read_records
 from testing.tiers import long_except
 
 pytestmark = pytest.mark.slow
 
-ONE_TEXT = {"text_name": "chat", "primary_text_name": None, "secondary_text_name": None}
+ONE_TEXT = {**JOINED_TEXTS, "primary_text_name": None, "secondary_text_name": None}
 THREE_CLASSES = {"is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2]}
 # Small, and with something of everything: several layers, kernels, experts, heads.
 SIZES = {
@@ -57,11 +70,12 @@ def _cells() -> list[tuple[str, str]]:
 )
 def test_a_job_of_every_class_trains_resumes_and_is_served_as_it_was_trained(name, classes, tmp_path):
     """Binary with a table, in two runs; of three classes without a table, where the class can do without one."""
-    overrides = {**settings(name), "max_epochs": 1, "encoder_config": ONE_LAYER}
+    overrides = {**settings(name), **DATE_AND_WEIGHT, "max_epochs": 1, "encoder_config": ONE_LAYER}
     if classes == 3:
         overrides |= THREE_CLASSES
     if MODEL_CLASSES[name].table == "none" or (classes == 3 and MODEL_CLASSES[name].table == "optional"):
-        overrides |= {"tab_field_list": [], "cat_field_list": []}
+        overrides |= {"tab_field_list": [], "cat_field_list": [], "date_field_list": []}
+        overrides["weight_name"] = None
     paths = write_job(tmp_path, overrides=overrides, classes=classes)
     run_train(paths)  # an export that does not agree with PyTorch fails it
     if classes == 2:
@@ -70,8 +84,10 @@ def test_a_job_of_every_class_trains_resumes_and_is_served_as_it_was_trained(nam
     trained = pd.read_csv(paths.output_data / "test_predictions.csv").filter(like="prob_class_").to_numpy()
     assert trained.shape == (24, classes)
     for backend in ("onnx", "torch"):
-        served = Predictor.load(paths.model, backend=backend).predict(table(24, seed=2, classes=classes))
-        np.testing.assert_allclose(served, trained, atol=1e-4)
+        predictor = Predictor.load(paths.model, backend=backend)
+        for content_type, body in bodies(dated_table(24, seed=2, classes=classes)).items():
+            served = predictor.predict(read_records(body, content_type, predictor.feature_inputs))
+            np.testing.assert_allclose(served, trained, atol=1e-4, err_msg=content_type)
 
 
 @pytest.fixture(scope="module")

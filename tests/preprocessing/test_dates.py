@@ -70,7 +70,10 @@ def test_a_column_with_every_day_up_to_12_is_read_with_the_month_first_and_a_war
 @pytest.mark.parametrize(
     ("days", "cause"),
     [
-        (["2024-01-05"] * 57 + ["soon"] * 3, "3 of 60 values (5.0%) are no dates, e.g. "),
+        (
+            ["2024-01-05"] * 55 + ["soon", "2024-01-05", "later", "never", ""],
+            "3 of 59 values (5.1%) are no dates, e.g. {0}: row 56: 'soon'; {0}: row 58: 'later'; {0}: row 59: 'never'",
+        ),
         (["2024-01-05T10:00:00Z"] * 50 + ["2024-01-05T10:00:00"] * 10, "50 times have a time zone, and 10 have none"),
         ([None] * 60, "column 'day': no row has a date"),
         ([1706010912345] * 60, "60 of 60 values (100.0%) are no dates"),
@@ -81,7 +84,27 @@ def test_what_train_cannot_have_as_dates_is_an_error_with_the_share_and_the_rows
 ) -> None:
     with pytest.raises(ContractError) as error:
         prepared(tmp_path, days)
+    assert cause.format(tmp_path / "input/data/train/data.csv") in error.value.cause
+
+
+@pytest.mark.parametrize(
+    ("days", "day", "cause"),
+    [
+        ("2024-01-05", "05.01.2024", "'05.01.2024' is not a date"),
+        ("05.01.2024", "2024-01-05", "'2024-01-05' is not a date of the form %d.%m.%Y, as in train"),
+        ("2024-01-05T10:00:00", "2024-01-05T10:00:00Z", "is not a time without a time zone, as in train"),
+        ("2024-01-05T10:00:00Z", "2024-01-05T10:00:00", "is not a time with a time zone, as in train"),
+    ],
+)
+def test_a_record_whose_date_is_written_otherwise_than_in_train_is_an_error(
+    tmp_path: Path, days: str, day: str, cause: str
+) -> None:
+    preprocessor = Preprocessor.load(prepared(tmp_path, days).folder)
+    record = {"chat": "hello", "price": 1.0, "quantity": 2, "color": "red", "day": day}
+    with pytest.raises(ContractError) as error:
+        preprocessor.transform(records_to_table([record | {"day": days}, record]))
     assert cause in error.value.cause
+    assert list(error.value.row_causes) == [1]
 
 
 @pytest.mark.parametrize(("days", "file_format"), [(DAYS, "parquet"), (DAYS.strftime("%Y-%m-%d"), "csv")])

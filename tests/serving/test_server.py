@@ -42,7 +42,7 @@ from contracts.package_inputs import CalibrationMap
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
 from testing.hostile_texts import processor_seconds
 from testing.jobs import REPOSITORY, table
-from testing.serving import ask, many_clients, model_process, read_records, serving
+from testing.serving import ask, bodies, many_clients, model_process, parquet_bytes, read_records, serving
 
 COLUMNS = ("chat", "price", "quantity", "color")
 LIMITS = ServingSettings()
@@ -58,23 +58,6 @@ def refusal(body, content_type, limits=LIMITS):
     with pytest.raises(RequestError) as caught:
         read(body, content_type, limits)
     return int(caught.value.status), caught.value.cause
-
-
-def parquet(frame):
-    sink = io.BytesIO()
-    pq.write_table(frame if isinstance(frame, pa.Table) else pa.Table.from_pandas(frame, preserve_index=False), sink)
-    return sink.getvalue()
-
-
-def bodies(frame):
-    """The same records in every format."""
-    records = json.loads(frame.to_json(orient="records"))
-    return {
-        CSV: frame.to_csv(index=False).encode(),
-        JSON: json.dumps(records).encode(),
-        JSON_LINES: "\n".join(map(json.dumps, records)).encode(),
-        PARQUET: parquet(frame),
-    }
 
 
 # Requests
@@ -253,14 +236,14 @@ def test_a_lone_surrogate_in_json_becomes_a_replacement_character():
      ('{"review": "hi", "prise": 1}', JSON, 400, "record 1: has no column"),
      ('[{"chat": "hi"}, {}]', JSON, 400, "record 2: has no column"), ("{}\n{}", JSON_LINES, 400, "record 1: has no"),
      ("chat,prise,quantity,color\nhi,1,2,red\n", CSV, 400, "'price' is missing; the similar column 'prise' exists"),
-     (parquet(pd.DataFrame({"chat": ["hi"], "prise": [1]})), PARQUET, 400, "the similar column 'prise' exists"),
-     (parquet(pd.DataFrame(index=range(3))), PARQUET, 400, "no record"), ("\n" * 4, CSV, 400, "empty"),
+     (parquet_bytes(pd.DataFrame({"chat": ["hi"], "prise": [1]})), PARQUET, 400, "the similar column 'prise' exists"),
+     (parquet_bytes(pd.DataFrame(index=range(3))), PARQUET, 400, "no record"), ("\n" * 4, CSV, 400, "empty"),
      ("," * 10_000, CSV, 413, "10001 columns"), ("[" + "{}," * 9 + "{}]", JSON, 400, "no column"),
      ("hi,1,2\n", CSV, 400, "3 fields"),
      ("hi,1,2,red\nho,1\n", CSV, 400, "row 2: has 2 columns instead of 4"),
      ("chat,chat,price,quantity,color\na,b,1,2,c\n", CSV, 400, "'chat' occurs twice"),
      ('hi,1,2,"red\n', CSV, 400, "never closed"), (b"hi,1,2,\xff\n", CSV, 400, "column '4': byte 0xFF"),
-     (parquet(pa.table([["a"], [1], [2]], ["chat", "z", "z"])), PARQUET, 400, "the column 'z' occurs twice"),
+     (parquet_bytes(pa.table([["a"], [1], [2]], ["chat", "z", "z"])), PARQUET, 400, "the column 'z' occurs twice"),
      (b"hi,1", PARQUET, 400, "not Parquet"), (b"{\xff}", JSON, 400, "not JSON"),
      ("hi", "image/png", 415, "image/png"), ("hi", None, 415, "missing"),
      ("hi", "text/csv; charset=latin-1", 415, "latin-1")],
@@ -293,7 +276,7 @@ def test_too_many_bytes_are_refused():
 
 
 def test_a_small_parquet_file_that_is_huge_when_decoded_is_refused():
-    body = parquet(pd.DataFrame({"chat": ["x" * 20_000] * 1000, "price": 1.0, "quantity": 1, "color": "red"}))
+    body = parquet_bytes(pd.DataFrame({"chat": ["x" * 20_000] * 1000, "price": 1.0, "quantity": 1, "color": "red"}))
     assert len(body) < 100_000
     status, cause = refusal(body, PARQUET, ServingSettings(serving_max_decoded_bytes=10_000_000))
     assert (status, "decompressed" in cause) == (413, True)
@@ -639,7 +622,7 @@ def test_lists_matter_only_in_a_column_that_the_model_reads(server, content_type
     if content_type == JSON:
         answers = [server.ask(json.dumps(one), JSON) for one in asked]
     else:
-        answers = [server.ask(parquet(pa.Table.from_pylist([one])), PARQUET) for one in asked]
+        answers = [server.ask(parquet_bytes(pa.Table.from_pylist([one])), PARQUET) for one in asked]
     assert [answer.status for answer in answers] == [200, 200, 400, 400]
     np.testing.assert_array_equal(answers[0].probabilities, answers[1].probabilities)
     for answer, column in zip(answers[2:], ("color", "price")):

@@ -20,20 +20,33 @@ from container.predictor import Predictor
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
-from testing.jobs import ONE_LAYER, REPOSITORY, TWO_TEXTS, metrics, run_train, table, write_hyperparameters, write_job
+from testing.jobs import (
+    DATE_AND_WEIGHT,
+    JOINED_TEXTS,
+    ONE_LAYER,
+    REPOSITORY,
+    TWO_TEXTS,
+    dated_table,
+    metrics,
+    run_train,
+    table,
+    write_hyperparameters,
+    write_job,
+)  # fmt: skip
+from testing.serving import bodies, serving
 
 pytestmark = pytest.mark.slow
 
 CASES = {
     "two_texts_csv_bfloat16": ({**TWO_TEXTS, "bf16": True, "encoder_config": ONE_LAYER}, "csv", 2),
     "one_text_parquet_two_processes": (
-        {"nproc_per_node": 2, "date_field_list": ["day"], "weight_name": "weight"}, "parquet", 2
+        {"nproc_per_node": 2, **DATE_AND_WEIGHT}, "parquet", 2
     ),
     "joined_texts_multiclass_tsv": (
         {
             "model_class": "bert", "tab_field_list": [], "cat_field_list": [], "accumulate_grad_batches": 2,
             "is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2],
-            "text_name": ["chat", "events"],
+            **JOINED_TEXTS,
             "encoder_config": ONE_LAYER,
         },
         "tsv",
@@ -56,20 +69,13 @@ class FinishedJob:
         return pd.read_csv(path, sep="," if self.file_format == "csv" else "\t", dtype={"order_id": str})
 
 
-def dated(rows: int, *, seed: int, classes: int = 2) -> pd.DataFrame:
-    """The table with a date and a weight of each record."""
-    frame = table(rows, seed=seed, classes=classes)
-    days = pd.date_range("2026-01-01", periods=rows, freq="31h")
-    return frame.assign(day=days, weight=1 + frame["quantity"] % 3)
-
-
 @pytest.fixture(scope="module", params=CASES)
 def job(request, tmp_path_factory):
     overrides, file_format, classes = CASES[request.param]
     root = tmp_path_factory.mktemp(request.param)
     frames = {}
     for seed, (split, rows) in enumerate({"train": 48, "val": 24, "test": 24}.items()):
-        frames[split] = dated(rows, seed=seed, classes=classes)
+        frames[split] = dated_table(rows, seed=seed, classes=classes)
     paths = write_job(root, overrides=overrides, frames=frames, file_format=file_format, classes=classes)
     cold = request.param == "one_text_parquet_two_processes"  # once with processes that import everything themselves
     return FinishedJob(paths, run_train(paths, warm=not cold), file_format, classes)
@@ -93,7 +99,7 @@ def test_metrics_have_the_weights_of_the_records_beside_the_plain_ones(job):
     if job.file_format != "parquet":
         assert not weighted
         return
-    scores, weights = job.predictions("test")["prob_class_1"], dated(24, seed=2)["weight"]
+    scores, weights = job.predictions("test")["prob_class_1"], dated_table(24, seed=2)["weight"]
     assert found["test/weighted/auroc"] == pytest.approx(roc_auc_score(labels, scores, sample_weight=weights))
     of_labels = np.where(labels == 1, scores, 1 - scores)
     assert found["test/loss"] == pytest.approx(-np.log(of_labels).mean(), rel=1e-5)
@@ -109,7 +115,7 @@ def test_every_pth_loads_with_weights_only(job):
 
 def test_predictions_have_every_row_once_in_order_with_its_id(job):
     for i, split in ((1, "val"), (2, "test")):
-        expected = dated(24, seed=i, classes=job.classes)
+        expected = dated_table(24, seed=i, classes=job.classes)
         predictions = job.predictions(split)
         scores = [f"prob_class_{k}" for k in range(job.classes)]
         assert predictions.columns.tolist() == ["order_id", "label", *scores, "predicted_label"]
@@ -121,7 +127,7 @@ def test_predictions_have_every_row_once_in_order_with_its_id(job):
 
 @pytest.mark.parametrize("backend", ["onnx", "torch"])
 def test_a_record_scores_the_same_in_training_alone_in_a_batch_and_served(job, backend):
-    frame = dated(24, seed=2, classes=job.classes)
+    frame = dated_table(24, seed=2, classes=job.classes)
     trained = job.predictions("test").filter(like="prob_class_").to_numpy()
     predictor = Predictor.load(job.paths.model, backend=backend)
     in_batch = predictor.predict(frame)
@@ -131,8 +137,16 @@ def test_a_record_scores_the_same_in_training_alone_in_a_batch_and_served(job, b
         np.testing.assert_allclose(predictor.predict([as_records[i]])[0], trained[i], atol=1e-4)
 
 
+def test_a_server_answers_every_format_with_the_predictions_of_training(job):
+    trained = job.predictions("test").filter(like="prob_class_").to_numpy()
+    with serving(job.paths.root) as server:
+        for content_type, body in bodies(dated_table(24, seed=2, classes=job.classes)).items():
+            answer = server.ask(body, content_type).probabilities
+            np.testing.assert_allclose(answer, trained, atol=1e-4, err_msg=content_type)
+
+
 def test_a_label_or_another_column_in_a_served_record_does_not_matter(job):
-    frame = dated(6, seed=2, classes=job.classes)
+    frame = dated_table(6, seed=2, classes=job.classes)
     predictor = Predictor.load(job.paths.model)
     odd = frame.assign(label="never seen", another=1)
     np.testing.assert_array_equal(predictor.predict(odd), predictor.predict(frame))
@@ -150,7 +164,7 @@ def test_metrics_json_has_every_metric_of_both_splits(job):
 
 
 def test_the_report_shows_the_text_of_the_most_confident_error(job):
-    found, texts = job.predictions("test"), dated(24, seed=2, classes=job.classes)["events"]
+    found, texts = job.predictions("test"), dated_table(24, seed=2, classes=job.classes)["events"]
     scores = found[[f"prob_class_{k}" for k in range(job.classes)]].to_numpy()
     confidence = np.where(found["label"] == found["predicted_label"], 0, scores[range(24), found["predicted_label"]])
     worst = int(confidence.argmax())
