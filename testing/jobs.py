@@ -108,10 +108,10 @@ def write_job(
     """Lay a job out under `root`: tables for train, val and test, and hyperparameters as strings.
 
     Args:
-        frames: the tables by split; default: `table`, or `dated_table` if the settings name dates.
+        frames: the tables by split; default: `table`, or `dated_table` if the settings name dates or weights.
     """
     paths = JobPaths(root)
-    make = dated_table if (overrides or {}).get("date_field_list") else table
+    make = dated_table if any((overrides or {}).get(name) for name in DATE_AND_WEIGHT) else table
     for i, (split, count) in enumerate(zip(("train", "val", "test"), rows)):
         frame = (frames or {}).get(split, make(count, seed=i, classes=classes))
         write_table(frame, paths.channel(split), file_format)
