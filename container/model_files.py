@@ -47,7 +47,11 @@ def check_model_files(folder: Path, backend: str, *, variant: str | None) -> Non
         return
     listed = read_as(path, ModelFiles, artifacts.MODEL_FIX).sha256
     graph = artifacts.onnx_file(variant)
-    own = {graph, f"{graph}.data"} if backend == "onnx" else {artifacts.MODEL_STATE, artifacts.COMPANION}
+    own = (
+        {graph, f"{graph}.data", artifacts.head_file(variant)}
+        if backend == "onnx"
+        else {artifacts.MODEL_STATE, artifacts.COMPANION}
+    )
     for name in own:
         if exists(folder / name) and name not in listed:
             raise ContractError(

@@ -5,26 +5,29 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from container.data.records import RecordArrays, onnx_inputs
+from container.attribution.coalitions import HeadInputs
+from container.attribution.parts import Level, Question, check_pieces
+from container.attribution.reasons import Model, reasons
+from container.backends import Backend, OnnxBackend, TorchBackend
+from container.data.records import RecordArrays
 from container.decision.decision import Decision
 from container.errors import RecordTooLongError
 from container.model_files import check_model_files
 from container.preprocessing.risk_tables import MISSING, category_keys
 from container.preprocessing.transform import Preprocessor
-from container.processes import available_cores
 from container.tables.channel_files import Origin
 from container.tables.records import records_to_table
 from contracts import artifacts
 from contracts.errors import ContractError, first_line, shown
 from contracts.input_files import read_as
 from contracts.settings.outcome import ONNX_VARIANTS
-from contracts.text_fields import InputKeys, TextField, TextInputs
+from contracts.text_fields import InputKeys, Role, TextField, TextInputs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,14 +39,6 @@ logger = logging.getLogger(__name__)
 _MOST_PADDING = 1.1
 _SUM_TOLERANCE = 1e-3
 _FEWEST_VALUES = 20  # of a column, half of which are unknown: a warning
-
-
-class Backend(Protocol):
-    """Compute prepared records."""
-
-    def probabilities(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
-        """Return the class probabilities of record indices[i] of records[i], i = 0..B-1. [B, K]"""
-        ...
 
 
 class Predictor:
@@ -122,11 +117,11 @@ class Predictor:
                 raise ContractError(f"{name}: is {value!r}", "Use a whole number of at least 1.")
         preprocessor, decision = Preprocessor.load(folder), Decision.load(folder)
         keys = read_as(folder / artifacts.HYPERPARAMETERS, InputKeys, artifacts.MODEL_FIX)
-        texts = [keys.of(field.role) for field in preprocessor.fitted.text_fields]
+        texts: dict[Role, TextInputs] = {field.role: keys.of(field.role) for field in preprocessor.fitted.text_fields}
         if backend == "onnx":
             loaded: Backend = OnnxBackend(folder, texts, variant=variant, threads=threads)
         else:
-            loaded = TorchBackend(folder, texts, decision)
+            loaded = TorchBackend(folder, list(texts.values()), decision)
         size = 1 if variant == "int8" else batch_size
         predictor = cls(preprocessor, loaded, decision=decision, batch_size=size, max_tokens=max_tokens)
         predictor._check_model(folder)
@@ -227,6 +222,89 @@ class Predictor:
         """
         return [self.class_labels[k] for k in self.decision.decide(self.predict(records)).tolist()]
 
+    def explain(
+        self,
+        records: "Sequence[Mapping[str, Any]] | pd.DataFrame | pa.Table | pa.RecordBatch",
+        *,
+        top: int | None = None,
+        level: Level = "column",
+        classes: Sequence[int | str] | None = None,
+        permutations: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Return the reasons for the prediction of each raw record: the Shapley values of its parts.
+
+        Args:
+            records: as for `predict`.
+            top: keep the parts with the largest contributions; "rest" has the sum of the others.
+            level: the parts. column: the columns. text: each text is divided into its messages, or into sentences.
+                word: each text is divided into words.
+            classes: label of the class to explain of each record. By default class 1 of two classes, otherwise the
+                decided class.
+            permutations: for more than 10 parts, an even number of 4 or more. By default up to 200.
+
+        Returns:
+            For each record "class", "logit" (of its calibrated probability p: log(p / (1 - p))), "base" (the logit
+            without any part), and "contributions", the largest first: each has "part", "value", "contribution", and
+            "standard_error" if it is an estimate. base + contributions (+ rest) = logit.
+
+        Raises:
+            ContractError: as `predict`; an unknown level or label; a text has more than 256 pieces; the model was
+                exported by an earlier version, or its backend is not ONNX Runtime.
+        """
+        question = Question(level=level, top=top, permutations=permutations)
+        model = self.explained()
+        table = records_to_table(records, self.feature_inputs)
+        if classes is not None and len(classes) != table.num_rows:
+            raise ContractError(f"classes: {len(classes)} for {table.num_rows} records", "Pass one label per record.")
+        if unknown := [label for label in classes or () if label not in self.class_labels]:
+            raise ContractError(f"classes: {unknown[0]!r} is not known", f"Use one of: {self.class_labels}.")
+        if table.num_rows == 0:
+            return []
+        self.check_question(table, question)
+        prepared = self.prepare(table)
+        answers = []
+        for row in range(table.num_rows):
+            class_id = None if classes is None else self.class_labels.index(classes[row])
+            steps = reasons(model, table, row, prepared.tabular[row], question=question, class_id=class_id)
+            try:
+                work = next(steps)
+                while True:
+                    work = steps.send(work.compute(work.records, work.indices))
+            except StopIteration as answer:
+                answers.append(answer.value)
+        return answers
+
+    def check_question(self, table: "pa.Table", question: Question, *, origin: Origin | None = None) -> None:
+        """Raise RecordTooLongError if a record has too many parts, before it is prepared."""
+        check_pieces(table, self._preprocessor.fitted, question.level, origin=origin or Origin())
+
+    def explained(self) -> Model:
+        """Return what computes reasons; raise ContractError if the model or its backend cannot."""
+        self._onnx.check_head()
+        return Model(self._preprocessor, self.encode, self.score, alone=self._batch_size == 1)
+
+    @property
+    def _onnx(self) -> OnnxBackend:
+        if not isinstance(self._backend, OnnxBackend):
+            raise ContractError("explain: needs ONNX Runtime", 'Use Predictor.load(..., backend="onnx").')
+        return self._backend
+
+    def encode(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
+        """Return the features of the texts of record indices[i] of records[i], one object each; thread-safe. [N]"""
+        found = np.empty(len(indices), object)
+        for rows in self._batches(records, indices):
+            features = self._onnx.features([records[i] for i in rows], [indices[i] for i in rows])
+            for row, of_record in zip(rows, features, strict=True):
+                found[row] = of_record
+        return found
+
+    def score(self, inputs: Sequence[HeadInputs], runs: Sequence[int]) -> np.ndarray:
+        """Return the scores of run runs[i] of inputs[i], one array [M, K] each; thread-safe. [N]"""
+        found = np.empty(len(runs), object)
+        for i, (each, run) in enumerate(zip(inputs, runs, strict=True)):
+            found[i] = self._onnx.scores(each.feed(run))
+        return found
+
     def _check_model(self, folder: Path) -> None:
         """Raise ContractError where the files of `folder` do not fit together: compute one record."""
         if self.decision.threshold is not None and len(self.class_labels) != 2:
@@ -287,73 +365,3 @@ def _too_long(
         )
     fix = "Send a shorter text, serve with a larger SERVING_MAX_TOKENS, or train with chunk_trancate=true."
     return RecordTooLongError.of_rows(causes, fix)
-
-
-class OnnxBackend:
-    """Run model.onnx, or a variant of it, on ONNX Runtime."""
-
-    def __init__(self, folder: Path, texts: Sequence[TextInputs], *, variant: str | None, threads: int | None) -> None:
-        import onnxruntime
-
-        path = folder / artifacts.onnx_file(variant)
-        if not path.is_file():
-            raise ContractError(
-                f"{path}: is missing",
-                "Point model_dir at the model/ folder of a completed job."
-                if variant is None
-                else f"Train with onnx_variants [{variant!r}]; the log gives the reason if the variant was not kept.",
-            )
-        options = onnxruntime.SessionOptions()
-        if threads is not None:
-            options.intra_op_num_threads = _at_most_cores(threads)
-        try:
-            self._session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime's exceptions derive from Exception only
-            raise ContractError(f"{path}: cannot be loaded: {error}", "Copy the model folder again.") from error
-        self._texts = texts
-        self._inputs = {node.name for node in self._session.get_inputs()}
-        named = [name for text in texts for name in (text.input_ids_key, text.attention_mask_key)]
-        if missing := sorted(self._inputs - {*named, artifacts.ONNX_TABULAR}):
-            raise ContractError(
-                f"{folder / artifacts.HYPERPARAMETERS}: names the text inputs {', '.join(named)}, but {path.name} has "
-                f"the inputs {', '.join(missing)}",
-                artifacts.MODEL_FIX,
-            )
-
-    def probabilities(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
-        inputs = onnx_inputs(self._texts, records, indices)
-        feed = {name: value for name, value in inputs.items() if name in self._inputs}
-        return np.asarray(self._session.run(["probabilities"], feed)[0])
-
-
-def _at_most_cores(threads: int) -> int:
-    """Return `threads`, but at most the number of cores: many more take all memory while the model is loaded."""
-    cores = available_cores()
-    if threads > cores:
-        text = "threads (SERVING_THREADS) is %d, but this machine has %d cores: the model uses %d"
-        logger.warning(text, threads, cores, cores)
-    return min(int(threads), cores)
-
-
-class TorchBackend:
-    """Run model.pth in PyTorch, packed as in training."""
-
-    def __init__(self, folder: Path, texts: Sequence[TextInputs], decision: Decision) -> None:
-        from container.companion.blend import BlendedCompanion
-        from container.models.build import load_classifier
-
-        self._model = load_classifier(folder)
-        self._companion = BlendedCompanion.load(folder)
-        self._texts = texts
-        self._decision = decision
-
-    def probabilities(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
-        import torch
-
-        from container.data.split import pack_records
-
-        with torch.inference_mode():
-            logits = self._model(pack_records(records, indices)).numpy()  # [B, K]
-        if self._companion is not None:
-            logits = self._companion(logits, onnx_inputs(self._texts, records, indices))
-        return self._decision.probabilities(logits)

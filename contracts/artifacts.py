@@ -55,7 +55,10 @@ REQUIRED_EVALUATION_FILES = (
     *CURVES,
 )
 
-ONNX_TABULAR, ONNX_OUTPUT = "tabular", "probabilities"  # an input and the output of model.onnx
+ONNX_TABULAR, ONNX_OUTPUT = "tabular", "probabilities"  # an input and the first output of model.onnx
+# The other outputs of model.onnx, which are inputs of model.head.onnx: features.ROLE and features.ROLE.NAME. The output
+# of model.head.onnx: logarithms of the probabilities, up to a constant of each record.
+ONNX_FEATURES, ONNX_SCORES = "features.", "scores"
 ROW_NUMBER = "row"  # column of the predictions without id_name: the number of the row in its channel, from 0
 PROBABILITY_COLUMN = re.compile(r"prob_class_([0-9]{1,9})")
 
@@ -74,6 +77,11 @@ def probability_column(k: int) -> str:
 def onnx_file(variant: str | None) -> str:
     """Return the name of model.onnx or of one of its variants."""
     return MODEL_ONNX if variant is None else f"model.{variant}.onnx"
+
+
+def head_file(variant: str | None) -> str:
+    """Return the name of the graph of what follows the encoders in model.onnx, or in one of its variants."""
+    return f"{onnx_file(variant).removesuffix('.onnx')}.head.onnx"
 
 
 def tokenizer_folder(role: str) -> str:

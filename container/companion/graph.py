@@ -14,7 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 from container.companion.bag import BUCKETS, MULTIPLIER, TokenBag
 from container.companion.linear import LinearText
 from container.companion.trees import FittedTrees
-from contracts.artifacts import ONNX_TABULAR
+from contracts.artifacts import ONNX_FEATURES, ONNX_TABULAR
 from contracts.text_fields import ModelTextField
 
 OPSETS = (helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3))
@@ -67,7 +67,7 @@ def build_companion(
     masks = _add_scores(graph, fields, bags, linear)
     features = [graph.input(ONNX_TABULAR, TensorProto.FLOAT, ["batch", num_numbers])] if num_numbers else []
     if trees.model.n_features_in_ > num_numbers:
-        features += [SCORES, *(_token_count(graph, mask) for mask in masks)]
+        features += [SCORES, *(_token_count(graph, field, mask) for field, mask in zip(fields, masks, strict=True))]
     _add_trees(graph, trees, features, classes=classes, log_shares=log_shares)
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", None]) for name in (LOGITS, SCORES)]
     built = helper.make_graph(graph.nodes, "companion", graph.inputs, outputs, graph.constants)
@@ -122,7 +122,7 @@ def _add_scores(
         ids, mask = (
             graph.input(key, TensorProto.INT64, shape) for key in (field.input_ids_key, field.attention_mask_key)
         )
-        scores.append(_text_score(graph, ids, mask, bag, weights))
+        scores.append(_text_score(graph, field, (ids, mask), bag, weights))
         masks.append(mask)
     if len(scores) > 1:
         scores.append(graph.add("Sum", *scores))
@@ -131,16 +131,18 @@ def _add_scores(
     return masks
 
 
-def _token_count(graph: _Graph, mask: str) -> str:
+def _token_count(graph: _Graph, field: ModelTextField, mask: str) -> str:
     """Add the nodes of `token_counts` for one text, and return its name. [B, 1]"""
     count = graph.add("ReduceSum", mask, graph.constant([1, 2], np.int64), keepdims=0)
     column = graph.add("Unsqueeze", count, graph.constant([1], np.int64))
-    return graph.add("Cast", column, to=TensorProto.FLOAT)
+    return graph.add("Cast", column, output=f"{ONNX_FEATURES}{field.role}.tokens", to=TensorProto.FLOAT)
 
 
-def _text_score(graph: _Graph, ids: str, mask: str, bag: TokenBag, weights: np.ndarray) -> str:
-    """Add the nodes of one text's score, and return its name. [B, C]"""
-    whole = np.iinfo(np.int64).max
+def _text_score(
+    graph: _Graph, field: ModelTextField, inputs: tuple[str, str], bag: TokenBag, weights: np.ndarray
+) -> str:
+    """Add the nodes of one text's score, from its ids and mask, and return its name. [B, C]"""
+    (ids, mask), whole = inputs, np.iinfo(np.int64).max
     known = graph.add("Min", ids, graph.constant(len(bag.terms_of_tokens) - 1, np.int64))
     tokens = graph.add("Mul", graph.take(bag.terms_of_tokens, np.uint16, at=known), mask)  # padding has term 0
     left, right = graph.slice(ids, 0, -1, axis=2), graph.slice(ids, 1, whole, axis=2)
@@ -157,7 +159,7 @@ def _text_score(graph: _Graph, ids: str, mask: str, bag: TokenBag, weights: np.n
     squares = graph.add("Max", graph.sum_of_chunks(graph.add("Mul", idf, idf)), graph.constant(1, np.int64))  # [B, 1]
     norm = graph.add("Sqrt", graph.add("Cast", squares, to=TensorProto.FLOAT))
     ratio = graph.add("Div", graph.add("Cast", numerators, to=TensorProto.FLOAT), norm)
-    return graph.add("Mul", ratio, graph.constant(scale, np.float32))
+    return graph.add("Mul", ratio, graph.constant(scale, np.float32), output=f"{ONNX_FEATURES}{field.role}.score")
 
 
 def _add_trees(

@@ -111,7 +111,7 @@ def _move_into_place(staging: Path, folder: Path) -> None:
 
     The old model.pth is removed first and the new one moved last: if it exists, all other files belong to it.
     """
-    graphs = [artifacts.onnx_file(variant) for variant in ONNX_VARIANTS]
+    graphs = [name(variant) for variant in ONNX_VARIANTS for name in (artifacts.onnx_file, artifacts.head_file)]
     weights = [f"{name}.data" for name in (artifacts.MODEL_ONNX, *graphs)]
     for name in (artifacts.MODEL_STATE, artifacts.COMPANION, *graphs, *weights):
         (folder / name).unlink(missing_ok=True)

@@ -32,10 +32,11 @@ from container.data.batch import PackedBatch
 from container.data.records import PackedArrays, pad_text
 from container.decision.decision import Decision
 from container.export.decision_layer import DecisionLayer
+from container.export.head import write_head
 from container.export.repeated_layers import calls_of_layers, inline_layers
 from container.models.ensemble import Network
 from container.processes import without_collection
-from contracts.artifacts import ONNX_OUTPUT, ONNX_TABULAR
+from contracts.artifacts import ONNX_FEATURES, ONNX_OUTPUT, ONNX_TABULAR, head_file
 from contracts.errors import ContractError, first_line
 from contracts.hyperparameters import Hyperparameters
 
@@ -87,8 +88,10 @@ def export_onnx(
     """Export `model` to `path`, which is created only after the file is complete and agrees with PyTorch.
 
     Inputs: per text field input_ids and attention_mask [B, C, T] int64, named by the field's keys, and "tabular"
-    [B, n] float32 if the model has a table. Output: "probabilities" [B, num_classes]. B, and each field's C and T, are
-    dynamic.
+    [B, n] float32 if the model has a table. Outputs: "probabilities" [B, num_classes], then the features of the texts,
+    "features.ROLE" and those of the companion, which begin with this name. B, and each field's C and T, are dynamic.
+
+    model.head.onnx in the same folder computes the rest of the graph from the features.
 
     Args:
         samples: at least one batch of records to compare on, held out from training if possible.
@@ -109,16 +112,18 @@ def export_onnx(
             _write(model, hp, staged, decision=decision, companion=companion)
         onnx.checker.check_model(str(staged))
         shapes, difference = check_parity(model, hp, staged, samples=samples, decision=decision, companion=companion)
+        head = staged.with_name(head_file(None))
+        write_head(staged, head)
         data = staged.with_name(f"{path.name}.data")
         data_path = path.with_name(data.name) if data.exists() else None
         if data_path is not None:  # before the model, which cannot be loaded without it
             os.replace(data, data_path)
-        os.replace(staged, path)
-    written = [path] if data_path is None else [path, data_path]
+        for part in (head, staged):
+            os.replace(part, path.with_name(part.name))
     return OnnxReport(
         path=path,
         data_path=data_path,
-        num_bytes=sum(part.stat().st_size for part in written),
+        num_bytes=sum(part.stat().st_size for part in (path, data_path) if part is not None),
         shapes=shapes,
         max_difference=difference,
         seconds=time.perf_counter() - started,
@@ -174,7 +179,7 @@ def feed_of(model: Network, hp: Hyperparameters, sample: PackedBatch) -> Feed:
 
 
 class _Probabilities(nn.Module):
-    """Compute probabilities from flat tensors."""
+    """Compute probabilities, and the features of each text, from flat tensors."""
 
     def __init__(self, model: Network, num_texts: int, *, decision: Decision, blend: Blend | None) -> None:
         super().__init__()
@@ -183,13 +188,14 @@ class _Probabilities(nn.Module):
         self.blend = blend
         self.decision = DecisionLayer(decision)
 
-    def forward(self, *inputs: Tensor) -> Tensor:
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
         texts = [(inputs[2 * i], inputs[2 * i + 1]) for i in range(self.num_texts)]
         tabular = None if self.model.tabular is None else inputs[2 * self.num_texts]
-        logits = self.model.forward_dense(texts, tabular)
+        features = self.model.encode_dense(texts)
+        logits = self.model.head_dense(features, [mask for _, mask in texts], tabular)
         if self.blend is not None:
             logits = self.blend.network * logits + self.blend.companion * inputs[-1]
-        return self.decision(logits)
+        return (self.decision(logits), *features)
 
 
 def input_names(model: Network, hp: Hyperparameters) -> list[str]:
@@ -216,6 +222,7 @@ def _write(
         inputs.append(torch.zeros(2, model.tabular.num_inputs))
         dynamic.append({0: batch})
     names = input_names(model, hp)
+    outputs = [ONNX_OUTPUT, *(f"{ONNX_FEATURES}{field.role}" for field in hp.text_fields)]
     if companion is not None:  # an input of the traced graph, which the companion's nodes then replace
         inputs.append(torch.zeros(2, hp.num_classes))
         dynamic.append({0: batch})
@@ -229,7 +236,7 @@ def _write(
                     tuple(inputs),
                     {"inputs": tuple(dynamic)},
                     input_names=names,
-                    output_names=[ONNX_OUTPUT],
+                    output_names=outputs,
                 )
             inline_layers(functions, program.model)
     except Exception as error:
@@ -241,7 +248,7 @@ def _write(
     # The tracer stores a stack trace, with paths of this machine, in every node.
     for node in program.model.graph.all_nodes():
         node.metadata_props.clear()
-    _rename_values(program.model.graph, {*names, ONNX_OUTPUT})
+    _rename_values(program.model.graph, {*names, *outputs})
     _pad_empty_inputs(program.model.graph)
     program.model.graph.metadata_props.clear()
     program.model.metadata_props.update(_metadata(hp, decision))
@@ -295,6 +302,10 @@ def _insert(companion: onnx.ModelProto, path: Path) -> None:
     del graph.node[:]
     graph.node.extend(nodes)
     graph.initializer.extend(each for each in companion.graph.initializer if each.name in needed)
+    features = sorted(name for name in needed if name.startswith(ONNX_FEATURES))
+    graph.output.extend(
+        onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [None, None]) for name in features
+    )
     known = {each.domain for each in model.opset_import}
     model.opset_import.extend(each for each in companion.opset_import if each.domain not in known)
     onnx.save(model, str(path))
@@ -309,7 +320,7 @@ def _rename_values(graph: Graph, names: set[str]) -> None:
 
 
 def _pad_empty_inputs(graph: Graph) -> None:
-    """Give an empty axis of the inputs one entry, and take the added record out of the output.
+    """Give an empty axis of the inputs one entry, and take the added record out of the probabilities.
 
     Otherwise the graph of no record (B = 0) would fail: the traced shapes, and operators such as FusedGemm, need one.
     The inputs and the output get dimensions of their own, because ONNX Runtime takes those of one name as equal.
@@ -332,7 +343,7 @@ def _pad_empty_inputs(graph: Graph) -> None:
     graph.insert_before(graph[0], tape.nodes)
     for value in tape.initializers:
         graph.register_initializer(value)
-    (computed,) = graph.outputs
+    computed = graph.outputs[0]
     graph.outputs[0] = onnx_ir.Value(name=ONNX_OUTPUT, shape=own(computed.shape), type=computed.type)
     computed.name = f"{ONNX_OUTPUT}.padded"
     last = Tape(graph)

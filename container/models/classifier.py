@@ -78,22 +78,24 @@ class Classifier(nn.Module):
         texts, table = self.modality_dropout(texts, table, tokens)
         return self.fusion(texts, table, tokens)
 
-    def forward_dense(self, texts: Sequence[tuple[Tensor, Tensor]], tabular: Tensor | None) -> Tensor:
-        """Return logits from padded chunks, for export.
+    def encode_dense(self, texts: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+        """Return the features of padded chunks, for export. [B, H] or [B, C * T, H] each
 
         Args:
             texts: per text field input_ids and attention_mask, [B, C, T] int64; chunks are padded on the right, records
                 with empty chunks.
-            tabular: [B, n] float32; ignored if the model has no tabular branch.
-
-        Returns:
-            [B, K]
         """
-        features = [
-            branch.forward_dense(input_ids, mask)
-            for branch, (input_ids, mask) in zip(self.branches.values(), texts, strict=True)
-        ]
-        tokens = [DenseTokens(mask.flatten(1)) for _, mask in texts] if self._fuses_tokens else []
+        pairs = zip(self.branches.values(), texts, strict=True)
+        return [branch.forward_dense(input_ids, mask) for branch, (input_ids, mask) in pairs]
+
+    def head_dense(self, features: list[Tensor], masks: Sequence[Tensor], tabular: Tensor | None) -> Tensor:
+        """Return logits from the features that `encode_dense` returns, for export. [B, K]
+
+        Args:
+            masks: the attention_mask of each text. [B, C, T]
+            tabular: [B, n] float32; ignored if the model has no tabular branch.
+        """
+        tokens = [DenseTokens(mask.flatten(1)) for mask in masks] if self._fuses_tokens else []
         return self.fusion(features, None if self.tabular is None else self.tabular(tabular), tokens)
 
     def computed_tokens(self, batch: PackedBatch) -> int:

@@ -53,9 +53,16 @@ class Ensemble(nn.Module):
         parts = [each.chunk(len(self.members), dim=-1) for each in features]
         return log_mean([member.head([part[i] for part in parts], batch) for i, member in enumerate(self.members)])
 
-    def forward_dense(self, texts: Sequence[tuple[Tensor, Tensor]], tabular: Tensor | None) -> Tensor:
-        """Return logits from padded chunks, for export; see Classifier.forward_dense."""
-        return log_mean([member.forward_dense(texts, tabular) for member in self.members])
+    def encode_dense(self, texts: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+        """Return the features of padded chunks, those of the members side by side; see Classifier.encode_dense."""
+        encoded = [member.encode_dense(texts) for member in self.members]
+        return [torch.cat(features, dim=-1) for features in zip(*encoded, strict=True)]
+
+    def head_dense(self, features: list[Tensor], masks: Sequence[Tensor], tabular: Tensor | None) -> Tensor:
+        """Return logits from the features that `encode_dense` returns; see Classifier.head_dense. [B, K]"""
+        parts = [each.chunk(len(self.members), dim=-1) for each in features]
+        members = enumerate(self.members)
+        return log_mean([member.head_dense([part[i] for part in parts], masks, tabular) for i, member in members])
 
 
 Network = Classifier | Ensemble

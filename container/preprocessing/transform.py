@@ -151,6 +151,13 @@ class Preprocessor:
             pa.RecordBatch.from_pydict(columns), TransformCounts(len(rows), dropped, imputed, unseen, counts)
         )
 
+    def absent(self) -> pa.RecordBatch:
+        """Return a prepared record without any column: what a missing value and a missing text become.
+
+        This is the meaning of "without a column" in the reasons for a prediction and in the report's importance.
+        """
+        return self.transform(pa.table(dict.fromkeys(self.fitted.feature_inputs, pa.nulls(1)))).batch
+
     def _check_cells(self, table: pa.Table | pa.RecordBatch, origin: Origin) -> None:
         errors = RowErrors()
         for name in self.fitted.feature_inputs:

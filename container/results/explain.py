@@ -31,7 +31,6 @@ from container.preprocessing.prepared import PreparedData
 from container.preprocessing.transform import Preprocessor
 from container.tables.channel_files import read_rows
 from container.tables.data_files import find_data_files
-from container.tables.records import records_to_table
 from container.training.predict import prediction_batch
 from contracts.errors import first_line
 from contracts.hyperparameters import Hyperparameters
@@ -139,10 +138,9 @@ class _Measured:
         fitted = data.fitted
         self._paths, self._hp, self._companion, self._class_labels = paths, hp, companion, fitted.class_labels
         self._model, self._val, self._device, self._stopped = model, val, device, stopped
-        blank = records_to_table([dict.fromkeys(fitted.feature_inputs)])
         self._roles = [field.role for field in fitted.text_fields]
         self._preprocessor = Preprocessor.load(data.folder)
-        self._empty = RecordArrays.from_batch(self._preprocessor.transform(blank).batch, self._roles)
+        self._empty = RecordArrays.from_batch(self._preprocessor.absent(), self._roles)
         texts = [field.name for field in fitted.text_fields]
         self._text_index = {name: i for i, field in enumerate(fitted.text_fields) for name in field.columns}
         self._joined = [name for field in fitted.text_fields if field.joined for name in field.columns]

@@ -12,6 +12,7 @@ from container.data.split import PreparedSplit
 from container.errors import NotMade
 from container.evaluation.explanation import even_sample
 from container.evaluation.variant_report import VariantReport, judge
+from container.export.head import write_head
 from container.export.onnx import feed_of
 from container.export.variants import WRITERS
 from container.models.ensemble import Network
@@ -52,6 +53,7 @@ def write_variants(
         began = time.perf_counter()
         try:
             WRITERS[name](folder / artifacts.MODEL_ONNX, path, model)
+            write_head(path, folder / artifacts.head_file(name))
             probabilities = _probabilities(path, model, hp, val=val, positions=sample, batch=_BATCH[name])
         except NotMade as reason:
             report = VariantReport(name, False, reason=str(reason), possible=False)
@@ -68,8 +70,8 @@ def write_variants(
                 seconds=time.perf_counter() - began,
             )
         if not report.written:
-            for part in _files(path):
-                part.unlink()
+            for part in (*_files(path), folder / artifacts.head_file(name)):
+                part.unlink(missing_ok=True)
         logger.log(logging.WARNING if report.possible and not report.written else logging.INFO, "%s", report)
         reports.append(report)
     return tuple(reports)

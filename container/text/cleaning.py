@@ -11,7 +11,7 @@ import emoji
 
 from container.text.parts import text_parts
 
-_MARKER = re.compile(r"\[[be]om\]", re.IGNORECASE)
+DIALOGUE_MARKER = re.compile(r"\[[be]om\]", re.IGNORECASE)
 
 # Parts that a browser does not show, each with the pattern of its end.
 _HIDDEN = tuple(
@@ -59,7 +59,7 @@ def split_dialogue(text: str) -> list[str]:
     """
     if "[" not in text:
         return [text]
-    parts = _MARKER.split(text)
+    parts = DIALOGUE_MARKER.split(text)
     return [text] if len(parts) == 1 else [part.strip() for part in parts if part and not part.isspace()]
 
 

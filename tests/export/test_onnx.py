@@ -189,7 +189,8 @@ def test_inputs_and_output_bear_the_names_of_the_contract(exported: Callable[[st
     assert [entry.type for entry in session.get_inputs()] == ["tensor(int64)"] * len(names) + ["tensor(float)"] * len(
         table
     )
-    assert [entry.name for entry in session.get_outputs()] == ["probabilities"]
+    features = [f"features.{role}" for role in (("primary", "secondary") if two else ("text",))]
+    assert [entry.name for entry in session.get_outputs()] == ["probabilities", *features]
     for entry in session.get_inputs()[: len(names)]:
         assert all(isinstance(size, str) for size in entry.shape), "every size of a text is free"
 

@@ -1,0 +1,1 @@
+"""Attribute the logit of a prediction to the parts of its record."""

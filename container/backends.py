@@ -1,0 +1,142 @@
+"""Compute prepared records with ONNX Runtime or PyTorch."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from container.data.records import RecordArrays, onnx_inputs
+from container.decision.decision import Decision
+from container.processes import available_cores
+from contracts import artifacts
+from contracts.errors import ContractError
+from contracts.text_fields import Role, TextInputs
+
+if TYPE_CHECKING:
+    import onnxruntime
+
+logger = logging.getLogger(__name__)
+
+
+class Backend(Protocol):
+    """Compute prepared records."""
+
+    def probabilities(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
+        """Return the class probabilities of record indices[i] of records[i], i = 0..B-1. [B, K]"""
+        ...
+
+
+class OnnxBackend:
+    """Run model.onnx, or a variant of it, on ONNX Runtime."""
+
+    def __init__(
+        self, folder: Path, texts: Mapping[Role, TextInputs], *, variant: str | None, threads: int | None
+    ) -> None:
+        import onnxruntime
+
+        path = folder / artifacts.onnx_file(variant)
+        if not path.is_file():
+            raise ContractError(
+                f"{path}: is missing",
+                "Point model_dir at the model/ folder of a completed job."
+                if variant is None
+                else f"Train with onnx_variants [{variant!r}]; the log gives the reason if the variant was not kept.",
+            )
+        self._options = onnxruntime.SessionOptions()
+        if threads is not None:
+            self._options.intra_op_num_threads = _at_most_cores(threads)
+        self._session = self._load(path)
+        self._head_file = folder / artifacts.head_file(variant)
+        self._roles, self._texts = list(texts), list(texts.values())
+        self._inputs = {node.name for node in self._session.get_inputs()}
+        named = [name for text in self._texts for name in (text.input_ids_key, text.attention_mask_key)]
+        if missing := sorted(self._inputs - {*named, artifacts.ONNX_TABULAR}):
+            raise ContractError(
+                f"{folder / artifacts.HYPERPARAMETERS}: names the text inputs {', '.join(named)}, but {path.name} has "
+                f"the inputs {', '.join(missing)}",
+                artifacts.MODEL_FIX,
+            )
+
+    def probabilities(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
+        inputs = onnx_inputs(self._texts, records, indices)
+        feed = {name: value for name, value in inputs.items() if name in self._inputs}
+        return np.asarray(self._session.run([artifacts.ONNX_OUTPUT], feed)[0])
+
+    def features(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> list[list[dict[str, np.ndarray]]]:
+        """Return the features of each text of record indices[i] of records[i] by name, as HeadInputs takes them. [B]"""
+        inputs = onnx_inputs(self._texts, records, indices)
+        names = sorted(name for name in self._head_inputs if name.startswith(artifacts.ONNX_FEATURES))
+        found = self._session.run(names, {name: value for name, value in inputs.items() if name in self._inputs})
+        by_text: list[dict[str, np.ndarray]] = []
+        for text, role in zip(self._texts, self._roles, strict=True):
+            mask = inputs[text.attention_mask_key]  # [B, C, T]
+            arrays = {name: np.asarray(array) for name, array in zip(names, found) if name.split(".")[1] == role}
+            arrays = {name: a.reshape(*mask.shape, -1) if a.ndim == 3 else a for name, a in arrays.items()}
+            read = self._head_inputs.intersection((text.input_ids_key, text.attention_mask_key))
+            by_text.append(arrays | {name: inputs[name] for name in read})
+        return [[{name: array[i] for name, array in arrays.items()} for arrays in by_text] for i in range(len(indices))]
+
+    def scores(self, feed: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the scores, whose softmax are the probabilities, from features and table. [B, K]"""
+        given = {name: value for name, value in feed.items() if name in self._head_inputs}
+        return np.asarray(self._head.run([artifacts.ONNX_SCORES], given)[0])
+
+    def check_head(self) -> None:
+        """Raise ContractError if the model has no head beside the graph."""
+        if not self._head_file.is_file():
+            raise ContractError(
+                f"{self._head_file}: is missing: the model was exported by a version without reasons for predictions",
+                "Export it again: run the training job again in its folder, which trains no further step.",
+            )
+
+    @cached_property
+    def _head(self) -> "onnxruntime.InferenceSession":
+        return self._load(self._head_file)
+
+    @cached_property
+    def _head_inputs(self) -> set[str]:
+        return {node.name for node in self._head.get_inputs()}
+
+    def _load(self, path: Path) -> "onnxruntime.InferenceSession":
+        import onnxruntime
+
+        try:
+            return onnxruntime.InferenceSession(str(path), self._options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime's exceptions derive from Exception only
+            raise ContractError(f"{path}: cannot be loaded: {error}", "Copy the model folder again.") from error
+
+
+def _at_most_cores(threads: int) -> int:
+    """Return `threads`, but at most the number of cores: many more take all memory while the model is loaded."""
+    cores = available_cores()
+    if threads > cores:
+        text = "threads (SERVING_THREADS) is %d, but this machine has %d cores: the model uses %d"
+        logger.warning(text, threads, cores, cores)
+    return min(int(threads), cores)
+
+
+class TorchBackend:
+    """Run model.pth in PyTorch, packed as in training."""
+
+    def __init__(self, folder: Path, texts: Sequence[TextInputs], decision: Decision) -> None:
+        from container.companion.blend import BlendedCompanion
+        from container.models.build import load_classifier
+
+        self._model = load_classifier(folder)
+        self._companion = BlendedCompanion.load(folder)
+        self._texts = texts
+        self._decision = decision
+
+    def probabilities(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
+        import torch
+
+        from container.data.split import pack_records
+
+        with torch.inference_mode():
+            logits = self._model(pack_records(records, indices)).numpy()  # [B, K]
+        if self._companion is not None:
+            logits = self._companion(logits, onnx_inputs(self._texts, records, indices))
+        return self._decision.probabilities(logits)
