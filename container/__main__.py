@@ -95,7 +95,7 @@ def _tune(options: argparse.Namespace, paths: JobPaths) -> int:
 def _predict(options: argparse.Namespace, paths: JobPaths) -> int:
     from container.predict import predict
 
-    return predict(options.model or paths.model, options.input, options.output)
+    return predict(options.model or paths.model, options.input, options.output, level=options.explain, top=options.top)
 
 
 def _compare(options: argparse.Namespace, _: JobPaths) -> int:
@@ -188,6 +188,12 @@ def _add_predict_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--output", type=Path, required=True, metavar="FILE", help="the predictions: .csv, .tsv, .jsonl or .parquet"
     )
+    command.add_argument(
+        "--explain",
+        metavar="LEVEL",
+        help="add a column with reasons: of columns (column), texts (text) or words (word)",
+    )
+    command.add_argument("--top", type=int, metavar="N", help="the largest N reasons of each record (default: all)")
 
 
 def _add_tracking_arguments(command: argparse.ArgumentParser) -> None:

@@ -7,14 +7,16 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 from tqdm import tqdm
 
+from container.attribution.parts import Level, Question
 from container.processes import set_up_logging
-from container.serving.answers import ERROR, LABEL
+from container.serving.answers import ERROR, LABEL, REASONS, reasons_json
 from container.serving.model import Prediction, ServedModel
 from container.serving.parts import Part
 from container.tables.channel_files import TableSlice, check_names, is_gzip, missing_column
@@ -32,8 +34,12 @@ _BATCH_SIZE = 256  # records computed together, unless SERVING_BATCH_SIZE is set
 _BLOCK_BYTES = 1 << 20
 
 
-def predict(model: Path, inputs: Sequence[Path], output: Path) -> int:
+def predict(
+    model: Path, inputs: Sequence[Path], output: Path, *, level: str | None = None, top: int | None = None
+) -> int:
     """Write a row per record: id, predicted label, a probability per class, the error of an invalid record.
+
+    With a level, a column "reasons" has the reasons of each record as JSON.
 
     Records are computed as `serve` does, with the settings SERVING_*; an invalid one does not stop the others.
 
@@ -41,6 +47,7 @@ def predict(model: Path, inputs: Sequence[Path], output: Path) -> int:
         model: the model folder of a completed job, or an unpacked package.
         inputs: files or folders of one table: CSV, TSV, JSON, JSON Lines or Parquet, gzipped or not.
         output: the file to write; its suffix decides the format.
+        level, top: as for Predictor.explain.
 
     Returns:
         0, or 1 if there are no predictions; stderr has the cause.
@@ -48,7 +55,8 @@ def predict(model: Path, inputs: Sequence[Path], output: Path) -> int:
     set_up_logging()
     began = time.monotonic()
     try:
-        rows, invalid, error = _predict(model, inputs, output)
+        question = None if level is None else Question(cast(Level, level), top)
+        rows, invalid, error = _predict(model, inputs, output, question)
     except ContractError as error:
         print(error, file=sys.stderr, flush=True)
         return 1
@@ -62,7 +70,7 @@ def predict(model: Path, inputs: Sequence[Path], output: Path) -> int:
     return 0
 
 
-def _predict(model: Path, inputs: Sequence[Path], output: Path) -> tuple[int, int, str]:
+def _predict(model: Path, inputs: Sequence[Path], output: Path, question: Question | None) -> tuple[int, int, str]:
     """Return the number of records, the number of invalid ones among them, and the error of the first."""
     check_output(output)
     if not model.is_dir():
@@ -85,7 +93,7 @@ def _predict(model: Path, inputs: Sequence[Path], output: Path) -> tuple[int, in
         columns = [*served.feature_inputs, *([id_name] if id_name and id_name not in served.feature_inputs else [])]
         writer = None
         try:
-            for piece, prediction in _predictions(served, table, columns):
+            for piece, prediction in _predictions(served, table, columns, question):
                 found = _rows(piece, prediction, id_name)
                 writer = writer or TableWriter(output, found.schema)
                 writer.write(found)
@@ -106,16 +114,14 @@ def _predict(model: Path, inputs: Sequence[Path], output: Path) -> tuple[int, in
 
 
 def _predictions(
-    served: ServedModel, table: PartFiles, columns: Sequence[str]
+    served: ServedModel, table: PartFiles, columns: Sequence[str], question: Question | None
 ) -> Iterator[tuple[TableSlice, Prediction]]:
     is_terminal = sys.stderr.isatty()
     total = _count_rows(table) if is_terminal else None
     with tqdm(total=total, unit=" records", unit_scale=True, file=sys.stderr, disable=not is_terminal) as bar:
         for piece in table.iter_tables(columns):
-            part = Part(piece.table, piece.first_row, origin=piece.origin)
-            prepared = served.prepare_part(part)
-            probabilities = served.compute(prepared.records, prepared.indices)
-            yield piece, served.decide([prepared.scored(probabilities)])
+            part = Part(piece.table, piece.first_row, origin=piece.origin, question=question)
+            yield piece, served.decide([served.score(served.prepare_part(part))])
             bar.update(len(part))
 
 
@@ -145,6 +151,11 @@ def _rows(piece: TableSlice, prediction: Prediction, id_name: str | None) -> pa.
         *(
             (f"prob_{label}", pa.array(prediction.probabilities[:, k].copy(), mask=is_invalid))
             for k, label in enumerate(prediction.class_labels)
+        ),
+        *(
+            []
+            if prediction.reasons is None
+            else [(REASONS, pa.array([each and reasons_json(each) for each in prediction.reasons], pa.string()))]
         ),
         (ERROR, pa.array([errors.get(row) for row in range(count)], pa.string())),
     ]

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from container.attribution.coalitions import HeadInputs
 from container.attribution.parts import Level, Question, check_pieces
-from container.attribution.reasons import Model, reasons
+from container.attribution.reasons import Model, Steps, Work, advance, reasons
 from container.backends import Backend, OnnxBackend, TorchBackend
 from container.data.records import RecordArrays
 from container.decision.decision import Decision
@@ -252,7 +252,7 @@ class Predictor:
                 exported by an earlier version, or its backend is not ONNX Runtime.
         """
         question = Question(level=level, top=top, permutations=permutations)
-        model = self.explained()
+        self.check_explainable()
         table = records_to_table(records, self.feature_inputs)
         if classes is not None and len(classes) != table.num_rows:
             raise ContractError(f"classes: {len(classes)} for {table.num_rows} records", "Pass one label per record.")
@@ -265,23 +265,27 @@ class Predictor:
         answers = []
         for row in range(table.num_rows):
             class_id = None if classes is None else self.class_labels.index(classes[row])
-            steps = reasons(model, table, row, prepared.tabular[row], question=question, class_id=class_id)
-            try:
-                work = next(steps)
-                while True:
-                    work = steps.send(work.compute(work.records, work.indices))
-            except StopIteration as answer:
-                answers.append(answer.value)
+            steps = self.reasons(table, row, prepared, question=question, class_id=class_id)
+            step = advance(steps)
+            while isinstance(step, Work):
+                step = advance(steps, step.compute(step.records, step.indices))
+            answers.append(step)
         return answers
 
     def check_question(self, table: "pa.Table", question: Question, *, origin: Origin | None = None) -> None:
         """Raise RecordTooLongError if a record has too many parts, before it is prepared."""
         check_pieces(table, self._preprocessor.fitted, question.level, origin=origin or Origin())
 
-    def explained(self) -> Model:
-        """Return what computes reasons; raise ContractError if the model or its backend cannot."""
+    def check_explainable(self) -> None:
+        """Raise ContractError if the model or its backend cannot give reasons."""
         self._onnx.check_head()
-        return Model(self._preprocessor, self.encode, self.score, alone=self._batch_size == 1)
+
+    def reasons(
+        self, table: "pa.Table", row: int, prepared: RecordArrays, *, question: Question, class_id: int | None = None
+    ) -> Steps:
+        """Return the steps of the computation of a record's reasons, for `advance`; `prepared` are the table's rows."""
+        model = Model(self._preprocessor, self.encode, self.score, alone=self._batch_size == 1)
+        return reasons(model, table, row, prepared.tabular[row], question=question, class_id=class_id)
 
     @property
     def _onnx(self) -> OnnxBackend:

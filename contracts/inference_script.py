@@ -88,12 +88,14 @@ class Script:
         own = {name: function for name in PARAMETERS if (function := getattr(module, name, None)) is not None}
         _check_names(own)
         self._with_context: set[str] = set()
-        for name, function in own.items():
+        self._functions = {name: own.get(name) or getattr(defaults, name, None) for name in PARAMETERS}
+        for name, function in self._functions.items():
+            if function is None:
+                continue
             parameters = inspect.signature(function).parameters.values()
             by_name = [each.name for each in parameters if each.kind in (each.KEYWORD_ONLY, each.VAR_KEYWORD)]
             if _takes_context(name, len(parameters) - len(by_name), by_name):
                 self._with_context.add(name)
-        self._functions = {name: own.get(name) or getattr(defaults, name, None) for name in PARAMETERS}
 
     def load(self, model_dir: str) -> None:
         """Load the model."""

@@ -72,6 +72,10 @@ class ServingSettings(RecordSettings):
         default="refuse",
         description="A request with an invalid record: refuse it, or report an error for each invalid record.",
     )
+    serving_explain: Literal["off", "column", "text"] = Field(
+        default="column",
+        description="Reasons that clients may ask for. column: of columns; text: of messages, sentences and words too.",
+    )
     serving_threads: int | None = Field(
         default=None,
         ge=1,

@@ -83,7 +83,10 @@ def parts_of(table: pa.Table, row: int, fitted: FittedPreprocessing, level: Leve
                     Part(f"{column}[{i}]", value, column, piece)
                     for i, (value, piece) in enumerate(zip(shown, pieces, strict=True))
                 ]
-    parts += [Part(column, _plain(table[column][row].as_py()), column) for column in fitted.tabular_places]
+    for column in fitted.tabular_places:
+        value = _plain(table[column][row].as_py())
+        is_number = column in fitted.raw_numbers and column not in fitted.number_format
+        parts.append(Part(column, _number(value) if is_number and isinstance(value, str) else value, column))
     return parts
 
 
@@ -135,6 +138,15 @@ def _messages(text: str, field: TextField) -> list[str]:
     """Return the messages of a text, without their markers; the text itself if it has none."""
     found = split_dialogue(text) if "dialogue_splitter" in field.steps else [text]
     return [message for message in found if not message.isspace() and message]
+
+
+def _number(text: str) -> Any:
+    """Return the number of a text, which a request's numbers are; else the text."""
+    try:
+        value = float(text)
+    except ValueError:
+        return text
+    return _plain(int(value) if value.is_integer() else value)
 
 
 def _plain(value: Any) -> Any:

@@ -40,9 +40,12 @@ class Model:
     alone: bool
 
 
+Steps = Generator[Work, Any, dict[str, Any]]
+
+
 def reasons(
     model: Model, table: pa.Table, row: int, prepared: np.ndarray, *, question: Question, class_id: int | None = None
-) -> Generator[Work, np.ndarray, dict[str, Any]]:
+) -> Steps:
     """Return the reasons for the prediction of a record; yield each computation, and take its result.
 
     Args:
@@ -91,6 +94,14 @@ def reasons(
     if question.top is not None:
         answer["rest"] = float(sum(each["contribution"] for each in contributions[question.top :]))
     return answer
+
+
+def advance(steps: Steps, result: np.ndarray | None = None) -> Work | dict[str, Any]:
+    """Return the next computation of `reasons`, given the result of the one before, or the reasons."""
+    try:
+        return steps.send(result)
+    except StopIteration as end:
+        return end.value
 
 
 def _contributions(

@@ -10,7 +10,7 @@ from container.serving.model import Prediction
 from contracts.artifacts import PREDICTED_LABEL, probability_column
 from contracts.serving import CSV, JSON
 
-LABEL, PROBABILITIES, ERROR = PREDICTED_LABEL, "probabilities", "error"
+LABEL, PROBABILITIES, ERROR, REASONS = PREDICTED_LABEL, "probabilities", "error", "reasons"
 
 
 def write_answer(prediction: Prediction, media_type: MediaType) -> bytes:
@@ -20,6 +20,8 @@ def write_answer(prediction: Prediction, media_type: MediaType) -> bytes:
     JSON Lines: the objects of "predictions". CSV: the label, then the K probabilities; a header line only if the
     client requests it (`text/csv; header=present`), because a batch transform joins lines of responses to lines of
     input. Numbers keep all digits.
+
+    If the client asks for reasons, an entry has "reasons", and a line of a CSV a cell with their JSON.
 
     The entry of an invalid record is {"error": "..."}. If errors are reported, each line of a CSV ends with a cell for
     it, and that of an invalid record has no other content.
@@ -35,12 +37,18 @@ def write_answer(prediction: Prediction, media_type: MediaType) -> bytes:
 
 
 def _entries(prediction: Prediction) -> Iterator[dict[str, Any]]:
-    errors = prediction.errors or {}
+    errors, reasons = prediction.errors or {}, prediction.reasons
     for i, (label, probabilities) in enumerate(zip(prediction.decided, prediction.probabilities)):
         if i in errors:
             yield {ERROR: errors[i]}
         else:
-            yield {LABEL: label, PROBABILITIES: probabilities.tolist()}
+            more = {} if reasons is None else {REASONS: reasons[i]}
+            yield {LABEL: label, PROBABILITIES: probabilities.tolist(), **more}
+
+
+def reasons_json(reasons: dict[str, Any] | None) -> str:
+    """Return the reasons of a record as a cell of a table."""
+    return json.dumps(reasons, ensure_ascii=False, allow_nan=False)
 
 
 def _json(content: dict[str, Any] | list[Any]) -> bytes:
@@ -60,13 +68,14 @@ class _Lines:
 def _csv(prediction: Prediction, *, header: bool) -> bytes:
     lines = _Lines()
     writer = csv.writer(lines)
-    count, errors = len(prediction.class_labels), prediction.errors
+    count, errors, reasons = len(prediction.class_labels), prediction.errors, prediction.reasons
     if header:
-        error = [] if errors is None else [ERROR]
-        writer.writerow([LABEL, *map(probability_column, range(count)), *error])
+        more = ([] if reasons is None else [REASONS]) + ([] if errors is None else [ERROR])
+        writer.writerow([LABEL, *map(probability_column, range(count)), *more])
     for i, (label, probabilities) in enumerate(zip(prediction.decided, prediction.probabilities)):
         if errors is not None and i in errors:
-            writer.writerow([*[""] * (count + 1), errors[i]])
+            writer.writerow([*[""] * (count + 1 + (reasons is not None)), errors[i]])
         else:
-            writer.writerow([label, *map(repr, probabilities.tolist()), *([] if errors is None else [""])])
+            more = ([] if reasons is None else [reasons_json(reasons[i])]) + ([] if errors is None else [""])
+            writer.writerow([label, *map(repr, probabilities.tolist()), *more])
     return "".join(lines.written).encode("utf-8", "replace")

@@ -6,17 +6,24 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, wait
 from itertools import count
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from container.data.records import RecordArrays
 from container.errors import DeadlineError
 
 logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-ComputeRecords = Callable[[Sequence[RecordArrays], Sequence[int]], np.ndarray]
+ComputeRecords = Callable[[Sequence[Any], Sequence[int]], np.ndarray]
+
+
+class Records(Protocol):
+    """What is computed: RecordArrays, or the runs of a record's HeadInputs."""
+
+    def padded_tokens(self, index: int, /) -> int:
+        """Return the tokens that count for the limit of a round."""
+        ...
 
 
 def result_within(answer: Future[Result], timeout: float | None) -> Result:
@@ -35,7 +42,8 @@ def result_within(answer: Future[Result], timeout: float | None) -> Result:
 class _Waiting:
     """Records in the queue, of which the first `done` are computed."""
 
-    def __init__(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> None:
+    def __init__(self, compute: ComputeRecords, records: Sequence[Records], indices: Sequence[int]) -> None:
+        self.compute = compute
         self.records = records
         self.indices = indices
         self.count = len(indices)
@@ -76,17 +84,26 @@ class BatchingQueue:
         return self._worker.is_alive()
 
     def compute(
-        self, records: Sequence[RecordArrays], indices: Sequence[int], *, timeout: float | None = None
+        self,
+        records: Sequence[Records],
+        indices: Sequence[int],
+        *,
+        timeout: float | None = None,
+        function: ComputeRecords | None = None,
     ) -> np.ndarray:
         """Return the class probabilities of record indices[i] of records[i], i = 0..N-1. [N, K]
+
+        Args:
+            function: computes something else of these records. [N, ...]
 
         Raises:
             DeadlineError: `timeout` seconds passed; the remaining records are dropped.
             Exception: the error that `compute` raised for these records.
         """
+        function = function or self._compute
         if not indices:
-            return self._compute([], [])
-        request = _Waiting(records, indices)
+            return function([], [])
+        request = _Waiting(function, records, indices)
         with self._changed:
             self._waiting.append(request)
             self._changed.notify()
@@ -100,7 +117,8 @@ class BatchingQueue:
                 shares = self._take()
             if shares:
                 self.current = number
-                self._answer(shares)
+                for function in dict.fromkeys(request.compute for request, _ in shares):
+                    self._answer([share for share in shares if share[0].compute == function])
                 self.current = None
 
     def _take(self) -> list[tuple[_Waiting, range]]:
@@ -133,7 +151,7 @@ class BatchingQueue:
         records = [part for request, taken in shares for part in request.records[taken.start : taken.stop]]
         indices = [index for request, taken in shares for index in request.indices[taken.start : taken.stop]]
         try:
-            probabilities = self._compute(records, indices)  # [N, K]
+            results = shares[0][0].compute(records, indices)  # [N, ...]
         except Exception as error:
             if len(shares) > 1:  # find the request that fails; the others must not fail
                 for share in shares:
@@ -148,7 +166,7 @@ class BatchingQueue:
             return
         start = 0
         for request, taken in shares:
-            request.parts.append(probabilities[start : start + len(taken)])
+            request.parts.append(results[start : start + len(taken)])
             start += len(taken)
             request.done = taken.stop
             if request.done == request.count and request.answer.set_running_or_notify_cancel():

@@ -14,9 +14,11 @@ import os
 from functools import cache
 
 from container.serving.answers import write_answer
+from container.serving.explain_requests import HEADER
 from container.serving.media_types import response_type
 from container.serving.model import Prediction, ServedModel
 from container.serving.requests import Request, read_request
+from contracts.inference_script import Context
 from contracts.serving import JSON, ServingSettings
 
 
@@ -38,22 +40,24 @@ def model_fn(model_dir: str) -> ServedModel:
     return ServedModel.load(model_dir, settings())
 
 
-def input_fn(request_body: bytes | str, content_type: str | None) -> Request:
+def input_fn(request_body: bytes | str, content_type: str | None, context: Context | None = None) -> Request:
     """Read a request's body: CSV, JSON, JSON Lines or Parquet.
 
     Args:
         request_body: N records, as bytes or as text.
         content_type: the header Content-Type; None: JSON.
+        context: of SageMaker's toolkit; its header X-Amzn-SageMaker-Custom-Attributes may ask for reasons.
 
     Raises:
-        RequestError: 400, 413 or 415.
+        RequestError: 400, 403, 413 or 415.
     """
     body = request_body.encode() if isinstance(request_body, str) else bytes(request_body)
-    return read_request(body, content_type, settings())
+    attributes = None if context is None else context.get_request_header(0, HEADER)
+    return read_request(body, content_type, settings(), attributes=attributes)
 
 
 def predict_fn(data: Request, model: ServedModel) -> Prediction:
-    """Return the class probabilities [N, K] and the decided class [N] of each record.
+    """Return the class probabilities [N, K] and the decided class [N] of each record, and the reasons if asked for.
 
     Raises:
         RequestError: 400, a column or every record is missing, or a value of a numeric column is not a number.

@@ -1,14 +1,18 @@
 """Serve the model of a package: the Predictor, the package's calibration, the decision."""
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
+import pyarrow as pa
 
+from container.attribution.parts import Question
+from container.attribution.reasons import Work, advance
 from container.data.records import RecordArrays
 from container.errors import RecordTooLongError
 from container.predictor import Predictor
@@ -22,6 +26,13 @@ from contracts.errors import ContractError, one_line
 from contracts.package_inputs import CalibrationMap
 from contracts.serving import CALIBRATION, ServingSettings
 
+Compute = Callable[[Work], np.ndarray]
+
+
+def direct(work: Work) -> np.ndarray:
+    """Compute a step at once."""
+    return work.compute(work.records, work.indices)
+
 
 @dataclass(frozen=True)
 class Prediction:
@@ -32,12 +43,15 @@ class Prediction:
         decided: label of the decided class of each record; None for an invalid record.
         class_labels: label of each probability column.
         errors: the error of each invalid record, by position; None if an invalid record refuses the request.
+        reasons: those of each record, as Predictor.explain returns them, None for an invalid one; None if the client
+            does not ask for them.
     """
 
     probabilities: np.ndarray
     decided: Sequence[int | str | None]
     class_labels: Sequence[int | str]
     errors: Mapping[int, str] | None = None
+    reasons: Sequence[dict[str, Any] | None] | None = None
 
 
 @dataclass(frozen=True)
@@ -49,25 +63,30 @@ class Prepared:
         indices: the position of each valid record among them. [V]
         valid: whether each record is valid. [N]
         errors: the errors of the invalid records, in order. [N - V]
+        table: the raw records, if the client asks for reasons. [N]
+        question: what the client asks for.
     """
 
     records: Sequence[RecordArrays]
     indices: Sequence[int]
     valid: np.ndarray
     errors: Sequence[str]
+    table: pa.Table | None = None
+    question: Question | None = None
 
-    def scored(self, probabilities: np.ndarray) -> "Scored":
-        """Return the result for the probabilities of the valid records. [V, K]"""
-        return Scored(probabilities, self.valid, self.errors)
+    def scored(self, probabilities: np.ndarray, reasons: Sequence[dict[str, Any]] | None = None) -> "Scored":
+        """Return the result for the probabilities [V, K] and the reasons [V] of the valid records."""
+        return Scored(probabilities, self.valid, self.errors, reasons)
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The probabilities [V, K] of the valid ones among N records; `valid` [N] and `errors` [N - V] as in Prepared."""
+    """The probabilities [V, K] and reasons [V] of the valid records among N; `valid` and `errors` as in Prepared."""
 
     probabilities: np.ndarray
     valid: np.ndarray
     errors: Sequence[str]
+    reasons: Sequence[dict[str, Any]] | None = None
 
 
 class ServedModel:
@@ -140,7 +159,34 @@ class ServedModel:
         Raises:
             RequestError: as `prepare`.
         """
-        return self.decide([part.scored(self.compute(part.records, part.indices)) for part in self.prepare(request)])
+        return self.decide([self.score(part) for part in self.prepare(request)])
+
+    def score(
+        self, part: Prepared, compute: Compute = direct, run: Callable[[Callable[[], Any]], Any] = lambda call: call()
+    ) -> Scored:
+        """Return the result of a part.
+
+        Args:
+            compute: computes a step on the encoders or the head.
+            run: calls a function that prepares records.
+        """
+        probabilities = compute(Work(self.compute, part.records, part.indices))
+        return part.scored(probabilities, self._reasons(part, compute, run) if part.question is not None else None)
+
+    def _reasons(
+        self, part: Prepared, compute: Compute, run: Callable[[Callable[[], Any]], Any]
+    ) -> list[dict[str, Any]]:
+        """Return the reasons of the valid records of a part, before the package's calibration."""
+        assert part.table is not None
+        assert part.question is not None
+        found = []
+        for records, row in zip(part.records, part.indices):
+            steps = self._predictor.reasons(part.table, row, records, question=part.question)
+            step = run(partial(advance, steps))
+            while isinstance(step, Work):
+                step = run(partial(advance, steps, compute(step)))
+            found.append(step)
+        return found
 
     def prepare(self, request: Request) -> Iterator[Prepared]:
         """Return the records of a request, preprocessed in parts.
@@ -155,9 +201,15 @@ class ServedModel:
         """Return consecutive records, preprocessed; raises as `prepare`."""
         errors: dict[int, str] = {}  # by position
         records: list[RecordArrays] = []
+        table = None
+        if part.question is not None:
+            self._predictor.check_explainable()
         while not records and len(errors) < len(part):
             try:
-                records = [self._predictor.prepare(part.table(), origin=part.origin or Origin(first_row=part.first))]
+                table, origin = part.table(), part.origin or Origin(first_row=part.first)
+                if part.question is not None:
+                    self._predictor.check_question(table, part.question, origin=origin)
+                records = [self._predictor.prepare(table, origin=origin)]
             except ContractError as error:
                 found = {row: cause for row, cause in error.row_causes.items() if row not in errors}
                 if not (found and self._report_invalid):
@@ -169,7 +221,9 @@ class ServedModel:
                 part = part.blanked(found)
         valid = np.array([row not in errors for row in range(len(part))])
         indices = np.flatnonzero(valid).tolist()
-        return Prepared(records * len(indices), indices, valid, [one_line(errors[row]) for row in sorted(errors)])
+        causes = [one_line(errors[row]) for row in sorted(errors)]
+        asked = None if part.question is None else table
+        return Prepared(records * len(indices), indices, valid, causes, asked, part.question)
 
     def compute(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
         """Return the probabilities of record indices[i] of records[i], before the package's calibration. [N, K]"""
@@ -187,12 +241,17 @@ class ServedModel:
             if decision.threshold is not None and decision.threshold.target == "given":
                 decided = decision.decide(probabilities)
         labels: Sequence[int | str | None] = [self.class_labels[k] for k in decided.tolist()]
+        asked = all(part.reasons is not None for part in parts)
+        reasons: list[dict[str, Any] | None] = [each for part in parts for each in part.reasons or ()]
         if not self._report_invalid:
-            return Prediction(probabilities, labels, self.class_labels)
+            return Prediction(probabilities, labels, self.class_labels, reasons=reasons if asked else None)
         valid = np.concatenate([part.valid for part in parts])  # [N]
         every = np.full((len(valid), probabilities.shape[1]), np.nan)  # [N, K]
         every[valid] = probabilities
         remaining = iter(labels)
         labels = [next(remaining) if is_valid else None for is_valid in valid.tolist()]
+        of_valid = iter(reasons)
+        reasons = [next(of_valid) if is_valid else None for is_valid in valid.tolist()] if asked else []
         errors = itertools.chain.from_iterable(part.errors for part in parts)
-        return Prediction(every, labels, self.class_labels, dict(zip(np.flatnonzero(~valid).tolist(), errors)))
+        causes = dict(zip(np.flatnonzero(~valid).tolist(), errors))
+        return Prediction(every, labels, self.class_labels, causes, reasons if asked else None)

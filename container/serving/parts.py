@@ -6,6 +6,7 @@ from typing import Any, Self, TypeVar
 
 import pyarrow as pa
 
+from container.attribution.parts import Question
 from container.serving.errors import bad_request
 from container.tables.channel_files import Origin, missing_column
 from container.tables.column_types import unpacked
@@ -27,6 +28,7 @@ class Part:
         read: returns the table of `rows`, which begin with record `first`; raises ContractError for invalid records.
         blank: a record without values, if `rows` is not a table.
         origin: source of the records for messages, if it is not a request.
+        question: the reasons that the client asks for.
     """
 
     rows: pa.Table | Sequence[Any]
@@ -34,6 +36,7 @@ class Part:
     read: Callable[[Any, int], pa.Table] = lambda rows, _first: rows
     blank: Any = None
     origin: Origin | None = None
+    question: Question | None = None
 
     def __len__(self) -> int:
         return len(self.rows)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 from typing import Any
 
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from container.serving.csv_requests import csv_parts
 from container.serving.errors import RequestError, bad_request, check_limit
+from container.serving.explain_requests import FIELD, asked_in_header, read_question
 from container.serving.media_types import HEADERS, MediaType, request_type
 from container.serving.parquet_requests import parquet_parts
 from container.serving.parts import MAX_COLUMNS, Part, check_columns, grouped
@@ -43,6 +44,7 @@ class Request:
     body: bytes
     media_type: MediaType
     limits: ServingSettings
+    asked: Any = None  # for reasons, in a header
 
     def parts(self, columns: Sequence[str]) -> Iterator[Part]:
         """Yield the records in order.
@@ -54,13 +56,15 @@ class Request:
 
         Raises:
             RequestError: 400, the body is not of its Content-Type, or has no record; a column of a table is missing.
-                `Part.table` raises the errors of single records.
+                `Part.table` raises the errors of single records. 400 and 403 as `read_question`.
         """
         empty = True
         try:
-            for part in self._parts(columns):
+            asked, parts = self._parts(columns)
+            question = read_question(asked, self.limits)
+            for part in parts:
                 empty = False
-                yield part
+                yield part if question is None else replace(part, question=question)
         except RequestError:
             raise
         except ContractError as error:
@@ -68,28 +72,38 @@ class Request:
         if empty:
             raise bad_request("the request contains no record", "Send at least one.")
 
-    def _parts(self, columns: Sequence[str]) -> Iterator[Part]:
+    def _parts(self, columns: Sequence[str]) -> tuple[Any, Iterator[Part]]:
+        """Return the reasons that the request asks for, and its parts."""
         if self.media_type.name == CSV:
             stated = self.media_type.header
             header = HEADERS.get(self.limits.serving_csv_header) if stated is None else stated
-            return csv_parts(self.body, columns, header=header, limits=self.limits)
-        if self.media_type.name in (JSON, JSON_LINES):
-            values = _json_values(self.body, columns) if self.media_type.name == JSON else _lines(self.body)
-            return _json_parts(values, columns)
-        return parquet_parts(self.body, columns, self.limits)
+            return self.asked, csv_parts(self.body, columns, header=header, limits=self.limits)
+        if self.media_type.name == JSON:
+            content, asked = _json_content(self.body, columns)
+            return self.asked if asked is None else asked, _json_parts(_json_values(content, columns), columns)
+        if self.media_type.name == JSON_LINES:
+            return self.asked, _json_parts(_lines(self.body), columns)
+        return self.asked, parquet_parts(self.body, columns, self.limits)
 
 
-def read_request(body: bytes, content_type: str | None, limits: ServingSettings) -> Request:
+def read_request(
+    body: bytes, content_type: str | None, limits: ServingSettings, *, attributes: str | None = None
+) -> Request:
     """Check a body's size and Content-Type.
 
+    Args:
+        attributes: the header X-Amzn-SageMaker-Custom-Attributes, which may ask for reasons.
+
     Raises:
-        RequestError: 400, the body is empty; 413, too many bytes; 415, unknown Content-Type.
+        RequestError: 400, the body is empty; 413, too many bytes; 415, unknown Content-Type; as `read_question`.
     """
+    asked = asked_in_header(attributes)
+    read_question(asked, limits)  # refuse what is not allowed before anything is read
     media_type = request_type(content_type)
     check_limit(len(body), "bytes", limits.serving_max_bytes)
     if not body or body.isspace():
         raise bad_request("the request is empty", "Send at least one record.")
-    return Request(body, media_type, limits)
+    return Request(body, media_type, limits, asked)
 
 
 def _json_parts(values: Iterable[tuple[Any, int]], columns: Sequence[str]) -> Iterator[Part]:
@@ -146,7 +160,8 @@ class _List:
             yield value, length
 
 
-def _json_values(body: bytes, columns: Sequence[str]) -> Iterator[tuple[Any, int]]:
+def _json_content(body: bytes, columns: Sequence[str]) -> tuple[Any, Any]:
+    """Return the content of a body, and the field beside the records that asks for reasons."""
     try:
         text = _decoded(body)
         if _HAS_LIST.match(text):
@@ -157,6 +172,10 @@ def _json_values(body: bytes, columns: Sequence[str]) -> Iterator[tuple[Any, int
             content = REQUEST_DECODER.decode(text)
     except ValueError as error:
         raise _not_json(f"the request is not JSON: {error}") from error
+    return content, content.pop(FIELD, None) if isinstance(content, dict) and FIELD not in columns else None
+
+
+def _json_values(content: Any, columns: Sequence[str]) -> Iterator[tuple[Any, int]]:
     name, content = _unwrapped(content, columns, (list, _List, Mapping))
     if name == _SPLIT:
         return _split_values(content, columns)

@@ -18,6 +18,7 @@ from typing import TypeVar
 import numpy as np
 import pyarrow as pa
 
+from container.attribution.reasons import Work
 from container.errors import DeadlineError
 from container.serving import handler, inference
 from container.serving.batching import BatchingQueue, result_within
@@ -26,7 +27,7 @@ from container.serving.media_types import request_type, response_type
 from container.serving.model import Scored
 from container.tables.csv_blocks import Block, CsvText
 from contracts.errors import ContractError
-from contracts.inference_script import MODEL_FOLDER_VARIABLE, Script, body_of
+from contracts.inference_script import MODEL_FOLDER_VARIABLE, Context, Script, body_of
 from contracts.serving import CODE_FOLDER, ENTRY_POINT, PARQUET
 
 _LARGE_BYTES = 1 << 16
@@ -122,11 +123,16 @@ class ModelRunner:
         deadline = time.monotonic() + self._timeout
         large = len(body) > _LARGE_BYTES or request_type(content_type).name == PARQUET
         run = self._turns.run if large else self._run_small
-        parts = self._model.prepare(handler.input_fn(body, content_type))
+        parts = self._model.prepare(handler.input_fn(body, content_type, Context("", headers)))
         scored: list[Scored] = []
         while (part := run(partial(next, parts, None), _until(deadline))) is not None:
-            scored.append(part.scored(self._queue.compute(part.records, part.indices, timeout=_until(deadline))))
+            scored.append(
+                self._model.score(part, partial(self._compute, deadline), lambda call: run(call, _until(deadline)))
+            )
         return *handler.output_fn(self._model.decide(scored), accept), HTTPStatus.OK
+
+    def _compute(self, deadline: float, work: Work) -> np.ndarray:
+        return self._queue.compute(work.records, work.indices, timeout=_until(deadline), function=work.compute)
 
     def sample_lines(self) -> list[bytes]:
         """Return JSON Lines of typical records, to measure how fast they are answered."""
