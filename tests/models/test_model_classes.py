@@ -37,8 +37,8 @@ SIZES = {
     "multimodal_cross_attn": {"fusion_attention_heads": 2},
     "trimodal_cross_attn": {"fusion_attention_heads": 2},
 }
-# A bias of the normalised columns begins at 0, and its gradients nearly cancel: rounding is a larger part of it.
-LARGER = {"multimodal_cross_attn": 4}
+# With joined texts, the gradients of a bias nearly cancel, so float32 rounds them to 2e-5 of their sum.
+ALONE = {"multimodal_cross_attn": {"text_name": JOINED_TEXTS["text_name"][0]}}
 STRATEGIES = {
     "ddp": Strategy("ddp 2", 2, {"strategy": "ddp"}),
     "fsdp": Strategy("fsdp 2", 2, {"strategy": "fsdp"}),
@@ -100,5 +100,5 @@ def check(rank_pool, tmp_path_factory):
 @pytest.mark.long
 @pytest.mark.parametrize(("name", "strategy"), _cells())
 def test_a_class_gives_one_processs_numbers_under_a_strategy(check, name, strategy):
-    found = check.compare_sgd(STRATEGIES[strategy], settings(name))
-    assert found.value <= TOLERANCE * LARGER.get(name, 1), found
+    found = check.compare_sgd(STRATEGIES[strategy], {**settings(name), **ALONE.get(name, {})})
+    assert found.value <= TOLERANCE, found
