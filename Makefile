@@ -7,7 +7,7 @@ JOBS ?= 2
 PAGES := *.md docs/*.md hyperparams/*.md requirements/*.md benchmarks/log.md
 PARALLEL := --numprocesses $(JOBS) --dist loadfile# tests of one file share trained jobs, so one process runs them
 
-.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-gpu test-long gpu-check faults host-faults fuzz parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-peers bench-pipeline bench-prepare bench-quality bench-reviews bench-preprocess bench-published bench-serving bench-text bench-transform bench-tune
+.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-gpu test-long gpu-check faults host-faults fuzz parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-peers bench-pipeline bench-plan bench-prepare bench-quality bench-reviews bench-preprocess bench-published bench-serving bench-text bench-transform bench-tune
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -115,6 +115,9 @@ bench-memory: setup ## measure each rank's memory under fsdp on 1, 2 and 4 proce
 
 bench-pipeline: setup ## measure the idle share of each pipeline schedule, from a trace
 	$(BIN)/python -m benchmarks.pipeline
+
+bench-plan: setup ## compare planned memory with real processes, and with a GPU's (PLAN="--gpu build/gpu/results.json --only PART")
+	$(BIN)/python -m benchmarks.plan $(PLAN)
 
 bench-prepare: setup ## measure data preparation: rate, memory over a million rows, time to open
 	$(BIN)/python -m benchmarks.prepare

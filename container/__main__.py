@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from container.planning.arguments import PlanOptions, add_plan_arguments
 from contracts.errors import ContractError
 from contracts.input_files import check_root
 from contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, JobPaths
@@ -50,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
         ("init", "make a job from a raw table: roles of columns, splits, hyperparameters"),
         ("train", "train, evaluate and export: read input/, write model/ and output/"),
         ("tune", "search for the best hyperparameters, then train, evaluate and export with them"),
+        ("plan", "estimate memory, time and cost of a job on instance types, before it runs"),
         ("predict", "predict the records of files with a trained model: id, label by name, probabilities"),
         ("compare", "compare finished jobs: settings that differ, and test metrics with paired differences"),
         ("serve", "answer GET /ping and POST /invocations with model/: a trained model or an unpacked package"),
@@ -83,6 +85,14 @@ def _train(options: argparse.Namespace, paths: JobPaths) -> int:
     from container.supervisor import train
 
     return train(paths, fresh=options.fresh)
+
+
+def _plan(options: argparse.Namespace, paths: JobPaths) -> int:
+    from container.planning.command import plan
+
+    given = {name: getattr(options, name) for name in PlanOptions.__dataclass_fields__}
+    here = options.root is None and options.hyperparameters is not None  # the plan is written to this folder
+    return plan(JobPaths(Path.cwd()) if here else paths, PlanOptions(**given))
 
 
 def _tune(options: argparse.Namespace, paths: JobPaths) -> int:
@@ -140,7 +150,7 @@ def _step(options: argparse.Namespace, paths: JobPaths) -> int:
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace, JobPaths], int]] = {
     "init": _init, "train": _train, "tune": _tune, "predict": _predict, "compare": _compare, "serve": _serve,
-    "track": _track, "demo": _demo,
+    "track": _track, "demo": _demo, "plan": _plan,
 }  # fmt: skip
 
 
@@ -214,6 +224,7 @@ def _tag(text: str) -> tuple[str, str]:
 
 _ADD_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "init": _add_init_arguments,
+    "plan": add_plan_arguments,
     "train": _add_train_arguments,
     "tune": _add_tune_arguments,
     "predict": _add_predict_arguments,

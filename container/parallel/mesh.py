@@ -181,13 +181,18 @@ def _counted_gpus() -> tuple[int, str]:
     return count_gpus(), "/dev/nvidia*" if visible is None else f"{VISIBLE}={visible}"
 
 
-def build_mesh(degrees: ParallelDegrees, *, timeout_minutes: float | None = None) -> RankMesh:
+def build_mesh(
+    degrees: ParallelDegrees, *, timeout_minutes: float | None = None, device: torch.device | None = None
+) -> RankMesh:
     """Return the mesh of `degrees` over the process group's ranks.
 
     Args:
         timeout_minutes: as in init_distributed; None = torch's default for each group.
+        device: by default, the current GPU, or the CPU where there is none.
     """
-    device = torch.device("cuda", torch.cuda.current_device()) if torch.cuda.is_available() else torch.device("cpu")
+    if device is None:
+        gpu = torch.cuda.is_available()
+        device = torch.device("cuda", torch.cuda.current_device()) if gpu else torch.device("cpu")
     axes = degrees.axes
     if "dp_replicate" in axes and "dp_shard" not in axes:
         # fully_shard needs a shard axis, of size 1, to make replicas (sharding.py).

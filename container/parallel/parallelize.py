@@ -35,21 +35,12 @@ def parallelize(
         tokens_per_record: mean of each text by role, to balance pipeline stages; max_sen_len by default.
     """
     model.to(ranks.device)
-    slices = ranks.submesh("tp")
-    if slices is not None:
-        apply_tensor_parallel(model, slices, sequence_parallel=hp.sequence_parallel)
-    if compiles(hp, ranks.device, ranks.degrees):
-        compile_layers(model)
-    checkpoint_activations(model, every=hp.activation_checkpointing)
-    group = ranks.group("branch")
-    if group is not None:
-        split_branches(model, group)
-
+    divide_layers(model, ranks, hp)
     features = ranks.degrees.features(hp)
     sharded = "fsdp" in features
     # fully_shard casts by its own policy; otherwise autocast does.
     autocast = partial(_autocast, ranks.device.type, torch.float32 if sharded else precision)
-    shard = partial(shard_module, ranks=ranks, hp=hp, precision=precision) if sharded else _keep_whole
+    shard = partial(shard_module, ranks=ranks, hp=hp, precision=precision) if sharded else keep_whole
     if ranks.size("pp") > 1:
         return build_pipeline(model, ranks, hp, autocast=autocast, shard=shard, tokens_per_record=tokens_per_record)
     shard(model)
@@ -60,7 +51,20 @@ def parallelize(
     return DirectExecution(model, ranks, data_parallel=data_parallel, autocast=autocast)
 
 
-def _keep_whole(module: nn.Module) -> None:
+def divide_layers(model: Classifier, ranks: RankMesh, hp: Hyperparameters) -> None:
+    """Slice, compile and checkpoint the layers of `model` in place, and keep this rank's branch."""
+    slices = ranks.submesh("tp")
+    if slices is not None:
+        apply_tensor_parallel(model, slices, sequence_parallel=hp.sequence_parallel)
+    if compiles(hp, ranks.device, ranks.degrees):
+        compile_layers(model)
+    checkpoint_activations(model, every=hp.activation_checkpointing)
+    group = ranks.group("branch")
+    if group is not None:
+        split_branches(model, group)
+
+
+def keep_whole(module: nn.Module) -> None:
     """Leave `module` unsharded."""
 
 

@@ -96,7 +96,7 @@ def build_pipeline(
     restrict(model, [block for plan in local_plans for block in plan.blocks], within=flatten(model), in_place=True)
     for stage in stages:
         shard(stage)
-        _keep_gathered(stage, hp)
+        keep_gathered(stage, hp)
         # Before the hooks of fully_shard, which would move the index to the device.
         stage.register_forward_pre_hook(_select_microbatch, prepend=True, with_kwargs=True)
     return PipelineExecution(model, ranks, hp, schedule=schedule, stages=stages, rank_of=rank_of, dtype=dtype)
@@ -284,7 +284,7 @@ class PipelineExecution:
         return torch.empty(count, width, dtype=self._dtype, device=device or self.ranks.device)
 
 
-def _keep_gathered(stage: Stage, hp: Hyperparameters) -> None:
+def keep_gathered(stage: Stage, hp: Hyperparameters) -> None:
     """Free a stage's gathered parameters after its last microbatch, not after each forward.
 
     The backward passes of other microbatches keep them anyway. The weight pass of a zero-bubble schedule does not find

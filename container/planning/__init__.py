@@ -1,0 +1,1 @@
+"""Estimate memory, time and cost of a training job before it runs."""

@@ -1,0 +1,72 @@
+"""Declare the command line of plan, without imports that take time."""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class PlanOptions:
+    """The command line of plan.
+
+    Attributes:
+        instances: names; all of the catalogue without one.
+        hosts: instances of each option.
+        budget: dollars on demand.
+        rows, tokens: see read_workload.
+        global_batch: records of a step; by default, those of one process with the job's settings.
+    """
+
+    hyperparameters: Path | None = None
+    rows: int | None = None
+    tokens: Sequence[float] = ()
+    instances: Sequence[str] = ()
+    hosts: int = 1
+    budget: float | None = None
+    hours: float | None = None
+    global_batch: int | None = None
+    catalogue: Path | None = None
+    calibrate: bool = False
+
+
+def add_plan_arguments(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of `plan`; their names are those of PlanOptions."""
+    about = "the job's settings, instead of those in the folder"
+    command.add_argument("--hyperparameters", type=Path, metavar="FILE", help=about)
+    about = "rows of train (default: those of the files)"
+    command.add_argument("--rows", type=_positive(int), metavar="N", help=about)
+    command.add_argument(
+        "--tokens", type=_list(_positive(float)), default=(), metavar="MEAN",
+        help="mean tokens of a text, or of each text, separated by commas (default: those of the first rows)",
+    )  # fmt: skip
+    command.add_argument(
+        "--instance", dest="instances", type=_list(str), default=(), metavar="NAMES",
+        help="instance types, separated by commas (default: the catalogue)",
+    )  # fmt: skip
+    command.add_argument(
+        "--hosts", type=_positive(int), default=1, help="instances of the job (default: 1)", metavar="N"
+    )
+    command.add_argument("--budget", type=_positive(float), metavar="DOLLARS", help="most dollars, on demand")
+    command.add_argument("--hours", type=_positive(float), metavar="H", help="most hours")
+    about = "records of a step (default: batch_size x accumulate_grad_batches, as on one GPU)"
+    command.add_argument("--global-batch", type=_positive(int), help=about, metavar="N")
+    about = "a file whose instances and prices replace those of the catalogue"
+    command.add_argument("--catalogue", type=Path, metavar="FILE", help=about)
+    about = "take 20 steps on this machine, and scale the estimates for machines like it"
+    command.add_argument("--calibrate", action="store_true", help=about)
+
+
+def _positive(kind: type[int] | type[float]) -> Any:
+    def parse(text: str) -> float:
+        value = kind(text)
+        if not 0 < value < float("inf"):
+            raise argparse.ArgumentTypeError(f"{text} is not above 0")
+        return value
+
+    return parse
+
+
+def _list(parse: Any) -> Any:
+    return lambda text: tuple(parse(part.strip()) for part in text.split(",") if part.strip())

@@ -1,0 +1,180 @@
+"""plan: print a table of the ways to run a job, and write plan.json and plan.md."""
+
+import json
+import logging
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from container.planning.arguments import PlanOptions
+from container.planning.catalogue import Catalogue
+from container.planning.options import SPARE, Option, all_options, recommend
+from container.planning.remedies import remedies
+from container.planning.workload import Workload, read_workload
+from container.processes import set_up_logging
+from contracts.atomic_files import write_text_atomically
+from contracts.errors import ContractError
+from contracts.paths import JobPaths
+
+PLAN, PAGE = "plan.json", "plan.md"
+_COLUMNS = (
+    "instance", "hosts", "strategy", "weights", "gradients", "optimizer", "activations", "total GiB", "fits",
+    "tokens/s", "hours", "$ on demand", "bound by",
+)  # fmt: skip
+_LISTED = 12  # options in the table on the screen; the page has all
+
+
+def plan(paths: JobPaths, options: PlanOptions) -> int:
+    """Print the table, and write plan.json and plan.md to the root; return the exit code."""
+    set_up_logging()
+    logging.getLogger("container.models").setLevel(logging.WARNING)  # the model is built for every option
+    try:
+        _plan(paths, options)
+    except ContractError as error:
+        print(error, file=sys.stderr, flush=True)
+        return 1
+    return 0
+
+
+def _plan(paths: JobPaths, options: PlanOptions) -> None:
+    catalogue = Catalogue.load(options.catalogue)
+    instances = catalogue.choose(options.instances)
+    with opened(paths, options, catalogue) as work:
+        found = all_options(work, catalogue, instances, hosts=options.hosts, speeds={})
+        taken = recommend(found, budget=options.budget, hours=options.hours)
+        advice = [] if any(option.fits for option in found) else remedies(work, catalogue, found)
+    lines = list(_summary(found, taken, options, catalogue))
+    lines += [f"- {each}" for each in advice]
+    content = {
+        "options": [option.to_json(catalogue) for option in found],
+        "recommended": None if taken is None else taken.to_json(catalogue),
+        "prices": dict(catalogue.prices),
+        "job": _job(work, options),
+        "advice": [*advice, *batch_advice(work, found)],
+    }
+    write_text_atomically(paths.root / PLAN, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_text_atomically(paths.root / PAGE, _page(work, found, lines, catalogue))
+    print("\n".join(_table(sorted(found, key=_rank)[:_LISTED])), "", *lines, sep="\n")
+    print(f"\nWritten: {paths.root / PLAN} with {len(found)} options, and {paths.root / PAGE}", flush=True)
+
+
+@contextmanager
+def opened(paths: JobPaths, options: PlanOptions, catalogue: Catalogue) -> Iterator[Workload]:
+    """Yield the workload of the folder or of the file of hyperparameters."""
+    with tempfile.TemporaryDirectory(prefix="plan-") as scratch:
+        if options.hyperparameters is not None:
+            if not options.hyperparameters.is_file():
+                raise ContractError(f"--hyperparameters: {options.hyperparameters} is not a file", "Correct the path.")
+            paths = JobPaths(Path(scratch, "job"))
+            paths.config.mkdir(parents=True)
+            shutil.copyfile(options.hyperparameters, paths.hyperparameter_files[-1])
+        work = read_workload(paths, catalogue, scratch=Path(scratch), rows=options.rows, tokens=options.tokens)
+        if options.global_batch:
+            work = work.with_global_batch(options.global_batch)
+        yield work
+
+
+def _rank(option: Option) -> tuple[bool, float]:
+    return not option.fits, option.dollars
+
+
+def _job(work: Workload, options: PlanOptions) -> dict[str, Any]:
+    hp = work.hp
+    return {
+        "model_class": hp.model_class,
+        "encoders": [shape.name for shape in work.encoders],
+        "rows": dict(work.rows),
+        "tokens_per_record": round(float(work.tokens.mean()), 1),
+        "global_batch": hp.batch_size * hp.accumulate_grad_batches,
+        "budget": options.budget,
+        "hours": options.hours,
+    }
+
+
+def _summary(
+    found: Sequence[Option], taken: Option | None, options: PlanOptions, catalogue: Catalogue
+) -> Iterator[str]:
+    fitting = [option for option in found if option.fits]
+    if taken is not None:
+        yield (
+            f"Recommended: {taken.instance.name} x {taken.hosts}, {taken.strategy}: {taken.hours:.2f} hours, "
+            f"${taken.dollars:.2f} on demand (prices of {catalogue.prices['date']}, {catalogue.prices['region']})."
+        )
+        yield f"Set: {json.dumps(dict(taken.settings))}"
+    elif not found:
+        yield "No strategy can divide this job over these instances."
+    elif not fitting:
+        least = min(found, key=lambda option: option.memory.total)
+        yield (
+            f"Nothing fits. The smallest need is {least.memory.in_gib()['total']:.1f} GiB per process, with "
+            f"{least.strategy} on {least.instance.name}, which has {least.instance.memory_gib:g} GiB. What would help:"
+        )
+    else:
+        cheapest, fastest = min(fitting, key=lambda o: o.dollars), min(fitting, key=lambda o: o.hours)
+        limits = [f"a budget of ${options.budget:g}"] if options.budget is not None else []
+        limits += [f"{options.hours:g} hours"] if options.hours is not None else []
+        yield (
+            f"Nothing meets {' and '.join(limits)}. The cheapest option costs ${cheapest.dollars:.2f} and takes "
+            f"{cheapest.hours:.2f} hours: {cheapest.instance.name} x {cheapest.hosts}, {cheapest.strategy}. The "
+            f"fastest takes {fastest.hours:.2f} hours and costs ${fastest.dollars:.2f}: {fastest.instance.name} x "
+            f"{fastest.hosts}, {fastest.strategy}."
+        )
+
+
+def batch_advice(work: Workload, found: Sequence[Option]) -> list[str]:
+    """Return what more GPUs do to the global batch and the learning rate."""
+    batch = work.hp.batch_size * work.hp.accumulate_grad_batches
+    larger = sorted({option.global_batch for option in found if option.global_batch != batch})
+    rate, larger_rate = work.hp.lr, work.hp.lr * 10**0.5
+    advice = [
+        f"The global batch stays {batch} records on any number of GPUs: batch_size is divided by the data-parallel "
+        f"ranks. So lr stays {rate:g}, and the result is that of one GPU.",
+        f"On ten times as many GPUs with an undivided batch_size, the global batch is {10 * batch}, and an epoch has a "
+        f"tenth of the steps. AdamW then usually needs a higher rate: start at lr={larger_rate:.2g} (times the square "
+        "root of 10), with the same share of warmup steps, and compare val metrics.",
+    ]
+    if larger:
+        batches = ", ".join(map(str, larger))
+        advice.append(f"Options with a global batch of {batches}: their data-parallel ranks do not divide {batch}.")
+    return advice
+
+
+def _table(found: Sequence[Option]) -> list[str]:
+    rows = [_COLUMNS, *map(_cells, found)]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
+    return lines
+
+
+def _cells(option: Option) -> tuple[str, ...]:
+    memory = [f"{size:.2f}" for size in option.memory.in_gib().values()]
+    idle = f", {option.idle:.0%} idle" if option.idle else ""
+    return (
+        option.instance.name, str(option.hosts), option.strategy + idle, *memory, "yes" if option.fits else "no",
+        f"{option.time.tokens_per_second:,.0f}", f"{option.hours:.2f}", f"{option.dollars:.2f}", option.bound_by,
+    )  # fmt: skip
+
+
+def _page(work: Workload, found: Sequence[Option], lines: Sequence[str], catalogue: Catalogue) -> str:
+    job = ", ".join(f"{shape.name} ({shape.layers} layers)" for shape in work.encoders)
+    rows = [_COLUMNS, ("-",) * len(_COLUMNS), *map(_cells, sorted(found, key=_rank))]
+    table = ["| " + " | ".join(row) + " |" for row in rows]
+    reasons = [
+        f"- {option.instance.name} x {option.hosts}, {option.strategy}: {option.reason}. "
+        f"Set `{json.dumps(dict(option.settings))}`."
+        for option in found
+    ]
+    sources = [f"- {name}: {entry['source']}" for name, entry in catalogue.measurements.items()]
+    return "\n".join([
+        "# Plan", "", *lines, "",
+        f"{work.hp.model_class} with {job}; {work.rows['train']:,} rows of train with {work.tokens.mean():.0f} tokens, "
+        f"{work.hp.max_epochs} epochs. Memory is per GPU, in GiB; an option fits with {SPARE:.0%} to spare.", "",
+        *table, "", "## Global batch and learning rate", "", *(f"- {each}" for each in batch_advice(work, found)), "",
+        "## Options", "", *reasons, "", "## Sources", "", *sources,
+        f"- prices: on demand of {catalogue.prices['date']}, {catalogue.prices['region']}; spot is assumed to cost "
+        f"{catalogue.spot_share:.0%} of it", "",
+    ])  # fmt: skip

@@ -1,0 +1,186 @@
+"""Tests of `python -m container plan` and of what it estimates."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from benchmarks.encoders import BASE, LARGE, SMALL, TINY, build_model, chats, hyperparameters
+from benchmarks.plan import Case, measured, predicted
+from container.__main__ import main
+from container.parallel.degrees import ParallelDegrees
+from container.planning.catalogue import Catalogue
+from container.planning.memory import Rank, step_memory
+from container.planning.options import microbatches
+from container.planning.speed import Speed, Work, idle_share, layer_parameters
+from contracts.errors import ContractError
+from testing.rank_pool import RankPool
+
+SETTINGS = {
+    "id_name": "id", "label_name": "label", "text_name": "text", "model_class": "bert", "tokenizer": "from_scratch",
+    "encoder_config": {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}, "max_sen_len": 64,
+    "max_epochs": 2,
+}  # fmt: skip
+# Bytes at the peak of a step on an NVIDIA H200, torch 2.11.0, 2026-11-27, from `make gpu-check`, step memory.
+ON_H200 = (
+    (BASE, 32, torch.bfloat16, 0, 3352996864),
+    (SMALL, 128, torch.bfloat16, 0, 2108101120),
+    (SMALL, 128, torch.float32, 1, 1213440000),
+    (LARGE, 64, torch.bfloat16, 1, 6071146496),
+)
+# Records, tokens/s and ms of a step there, as large as fits; step speed.
+SPEEDS = ((BASE, 634761, 551.22), (SMALL, 2824184, 123.89), (LARGE, 203577, 662.44))
+
+
+def planned(folder: Path, *arguments: str, **settings: Any) -> dict[str, Any]:
+    """Return plan.json of a job without data."""
+    file = folder / "given.json"
+    file.write_text(json.dumps({**SETTINGS, **settings}))
+    options = ["--root", str(folder), "--hyperparameters", str(file), "--rows", "1000", "--tokens", "40", *arguments]
+    assert main(["plan", *options]) == 0
+    return json.loads((folder / "plan.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ON_H200)
+def test_memory_is_within_a_tenth_of_a_gpus(tmp_path, case):
+    shape, records, precision, checkpointing, peak = case
+    hp = hyperparameters(tmp_path, shape, activation_checkpointing=checkpointing, compile=False)
+    batch = max((chats(shape, records=records, seed=seed) for seed in range(3)), key=lambda each: each.num_tokens)
+    rank = Rank(
+        lambda: build_model(tmp_path, shape, hp, dropout=0.0), hp, ParallelDegrees(), [batch], precision, on_gpu=True
+    )
+    assert step_memory(rank).total == pytest.approx(peak, rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("1 process", TINY, 1, 16),
+        Case("checkpointing", TINY, 1, 16, {"activation_checkpointing": 1}),
+        Case("1F1B", TINY, 2, 64, {"strategy": "pp"}),
+    ],
+    ids=lambda case: case.name,
+)
+def test_memory_is_within_a_tenth_of_real_processes(tmp_path, case):
+    with RankPool() as pool:
+        real = max(pool.run(measured, case, tmp_path, world_size=case.world_size))
+    assert predicted(case, tmp_path).total == pytest.approx(real, rel=0.1)
+
+
+@pytest.mark.parametrize(("shape", "rate", "milliseconds"), SPEEDS)
+def test_time_of_a_large_batch_is_within_a_tenth_of_a_gpus(shape, rate, milliseconds):
+    catalogue = Catalogue.load()
+    speed = Speed.of(catalogue.instances["ml.p5en.48xlarge"], catalogue.measurements, half=True)
+    tokens = rate * milliseconds / 1000
+    flop = tokens * (6 * shape.layer_parameters + 12 * shape.layers * shape.width * 270)
+    seconds = speed.of_pass(Work(flop, tokens * shape.layers * shape.width, shape.layers, sent=0))
+    assert sum(seconds.values()) == pytest.approx(milliseconds / 1000, rel=0.1)
+
+
+def test_plan_json_has_every_option_with_its_parts(tmp_path):
+    content = planned(tmp_path, "--instance", "ml.g5.xlarge")
+    (option,) = content["options"]
+    parts = option["memory_gib"]
+    assert set(parts) == {"weights", "gradients", "optimizer", "activations", "total"}
+    assert parts["total"] == pytest.approx(sum(parts.values()) - parts["total"], abs=0.003)
+    assert (option["instance"], option["hosts"], option["strategy"]) == ("ml.g5.xlarge", 1, "one process")
+    assert option["fits"]
+    assert option["bound_by"] in ("compute", "memory", "communication", "data preparation", "idle pipeline stages")
+    assert option["tokens_per_second"] > 0
+    assert 0 < option["hours"] < 1
+    assert set(option["cost"]) == {"on_demand", "spot", "date", "region"}
+    assert content["recommended"] == option
+    assert "ml.g5.xlarge" in (tmp_path / "plan.md").read_text()
+
+
+def test_data_gives_rows_and_tokens(tmp_path):
+    for split, rows in (("train", 60), ("val", 10), ("test", 10)):
+        folder = tmp_path / "input" / "data" / split
+        folder.mkdir(parents=True)
+        lines = [f"{split}{i},{i % 2},the {'quick brown fox ' * (i % 7)}jumps" for i in range(rows)]
+        (folder / f"{split}.csv").write_text("\n".join(["id,label,text", *lines]) + "\n")
+    config = tmp_path / "input" / "config"
+    config.mkdir()
+    (config / "hyperparameters.json").write_text(json.dumps(SETTINGS))
+    assert main(["plan", "--root", str(tmp_path), "--instance", "ml.c7i.4xlarge"]) == 0
+    job = json.loads((tmp_path / "plan.json").read_text())["job"]
+    assert job["rows"] == {"train": 60, "val": 10, "test": 10}
+    assert 8 < job["tokens_per_record"] < 20
+
+
+@pytest.mark.slow
+def test_the_global_batch_is_that_of_one_gpu_on_four(tmp_path):
+    content = planned(tmp_path, "--instance", "ml.g5.12xlarge", batch_size=32)
+    assert {option["global_batch"] for option in content["options"]} == {32}
+    names = {option["strategy"] for option in content["options"]}
+    assert {"ddp", "fsdp", "pp 2 x ddp", "pp 2 x fsdp"} <= names
+    by_name = {option["strategy"]: option for option in content["options"]}
+    assert by_name["ddp"]["settings"] == {"strategy": "ddp", "batch_size": 8}
+    assert by_name["fsdp"]["memory_gib"]["weights"] < by_name["ddp"]["memory_gib"]["weights"]
+
+
+def test_a_budget_that_nothing_meets_names_the_cheapest_option(tmp_path, capsys):
+    content = planned(tmp_path, "--instance", "ml.g5.xlarge", "--budget", "0.001")
+    assert content["recommended"] is None
+    assert "Nothing meets a budget of $0.001. The cheapest option costs $" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_a_model_that_fits_nowhere_gets_advice_with_numbers(tmp_path, capsys):
+    texts = {"primary_text_name": "a", "secondary_text_name": "b", "model_class": "trimodal_bert"}
+    large = {"tokenizer": "xlm-roberta-large", "encoder_config": {}, "text_name": None}
+    content = planned(tmp_path, "--instance", "ml.g4dn.xlarge", **texts, **large)
+    assert content["recommended"] is None
+    printed = capsys.readouterr().out
+    assert "Nothing fits" in printed
+    assert "LoRA (lora_rank=8), batch_size=1:" in printed
+
+
+def test_an_unknown_instance_names_the_nearest(tmp_path, capsys):
+    file = tmp_path / "given.json"
+    file.write_text(json.dumps(SETTINGS))
+    arguments = ["--hyperparameters", str(file), "--rows", "10", "--tokens", "10", "--instance", "ml.g5.13xlarge"]
+    assert main(["plan", "--root", str(tmp_path), *arguments]) == 1
+    assert "ml.g5.12xlarge" in capsys.readouterr().err
+
+
+def test_no_data_and_no_tokens_names_both_options(tmp_path, capsys):
+    file = tmp_path / "given.json"
+    file.write_text(json.dumps(SETTINGS))
+    assert main(["plan", "--root", str(tmp_path), "--hyperparameters", str(file)]) == 1
+    assert "Give --rows N and --tokens MEAN" in capsys.readouterr().err
+
+
+def test_a_users_catalogue_replaces_prices(tmp_path):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"instances": {"ml.g5.xlarge": {"ec2_dollars": 2, "markup": 1}}}))
+    assert Catalogue.load(file).instances["ml.g5.xlarge"].dollars == 2
+
+
+def test_a_gpu_without_code_in_the_image_fits_nothing(tmp_path):
+    content = planned(tmp_path, "--instance", "ml.p3.2xlarge")
+    assert not any(option["fits"] for option in content["options"])
+
+
+def test_a_pipeline_gets_two_to_four_microbatches_per_rank():
+    assert microbatches(64, 4) == 16
+    assert microbatches(12, 4) == 12
+    with pytest.raises(ContractError, match="3 records cannot fill a pipeline of 4 ranks"):
+        microbatches(3, 4)
+
+
+def test_the_idle_share_of_1f1b_is_that_of_its_measurement():
+    measured_shares = Catalogue.load().measurements["idle"]
+    assert idle_share("1F1B", 4, 16, measured_shares) == pytest.approx(0.171, abs=0.002)
+    assert idle_share("1F1B", 1, 4, measured_shares) == 0
+
+
+def test_layer_parameters_are_those_of_the_formula(tmp_path):
+    from container.parallel.encoder_checks import EncoderShape
+
+    sizes = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
+    assert layer_parameters(EncoderShape("text", "x", {"model_type": "bert", **sizes})) == BASE.layer_parameters
