@@ -7,7 +7,7 @@ JOBS ?= 2
 PAGES := *.md docs/*.md hyperparams/*.md requirements/*.md benchmarks/log.md
 PARALLEL := --numprocesses $(JOBS) --dist loadfile# tests of one file share trained jobs, so one process runs them
 
-.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-gpu test-long gpu-check faults host-faults fuzz parity lint docs bench bench-classes bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-peers bench-pipeline bench-plan bench-prepare bench-quality bench-reviews bench-preprocess bench-published bench-serving bench-text bench-transform bench-tune
+.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-gpu test-long gpu-check faults host-faults fuzz parity lint docs bench bench-classes bench-explain bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-peers bench-pipeline bench-plan bench-prepare bench-quality bench-reviews bench-preprocess bench-published bench-serving bench-text bench-transform bench-tune
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -94,6 +94,9 @@ bench: bench-packing bench-prepare ## measure speed and memory
 
 bench-classes: setup ## measure every model class on the clothing reviews: quality, size, speed, latency
 	$(BIN)/python -m benchmarks.classes
+
+bench-explain: setup ## measure the cost of reasons for a prediction (EXPLAIN="--repeats 20 --jobs DIR...": check jobs)
+	$(BIN)/python -m benchmarks.explain $(EXPLAIN)
 
 bench-gpu: setup ## measure training on GPUs: tokens/s, MFU, memory
 	$(BIN)/python -m benchmarks.gpu
