@@ -80,9 +80,6 @@ SELECTS_EXPERTS = _when(
     otherwise="experts_per_record is num_experts, so every expert gets every record",
 )
 
-SEVERAL_COLUMNS = _when(
-    lambda hp: hp.architecture.num_texts > 1 or hp.has_table, otherwise="the model reads one column"
-)
 READS_TABLE = _when(lambda hp: hp.architecture.uses_table, otherwise="the model class reads text only")
 TABLE = _when(lambda hp: hp.has_table, otherwise="no number or category enters the model")
 NUMBERS = _when(

@@ -9,6 +9,7 @@ import numpy as np
 from container.decision.decision import Decision
 from container.evaluation.companion_report import CompanionReport
 from container.evaluation.examples import Examples
+from container.evaluation.explained import ExplainedRecord
 from container.evaluation.explanation import Explanation
 from container.evaluation.label_issues import LabelIssuesReport
 from container.evaluation.predictions import SplitPredictions
@@ -38,6 +39,7 @@ class EvaluationInput:
         companion: of the network, used or not; None if it was not requested.
         label_issues: None if they were not requested, or could not be found.
         examples: None in a draft, or if the channels could not be read again.
+        explained: records with the reasons for their predictions.
         tuning: the summary of the search that chose the settings; None without a search.
         ensemble: for metrics.json: early_stop_metric on val of each network, and what serving costs; None if the job
             trained one network.
@@ -63,5 +65,6 @@ class EvaluationInput:
     companion: CompanionReport | None = None
     label_issues: LabelIssuesReport | None = None
     examples: Examples | None = None
+    explained: Sequence[ExplainedRecord] = ()
     tuning: Mapping[str, Any] | None = None
     ensemble: Mapping[str, Any] | None = None

@@ -88,6 +88,7 @@ def render_report(
         companion=None if evaluation.companion is None else companion_section(evaluation.companion, labels),
         label_issues=evaluation.label_issues,
         examples=evaluation.examples,
+        explained=evaluation.explained,
         explanation=evaluation.explanation,
         importances=_importances(evaluation.explanation),
         tuning=None if evaluation.tuning is None else _search(evaluation, analyses["val"]),

@@ -17,6 +17,7 @@ from container.decision.decision import Decision
 from container.decision.softmax import softmax
 from container.errors import StopAgreed
 from container.evaluation.evaluation_input import EvaluationInput
+from container.evaluation.explained import ExplainedRecord
 from container.evaluation.explanation import Explanation
 from container.evaluation.fit_decision import describe, fit_decision
 from container.evaluation.predictions import SplitPredictions, write_out_of_fold
@@ -32,6 +33,7 @@ from container.results.label_issues import report_label_issues
 from container.results.members import trained_model
 from container.results.onnx_costs import OnnxCost, measure_costs
 from container.results.onnx_variants import write_variants
+from container.results.reasons import explain_records
 from container.training.job_data import JobData
 from container.training.loop import merge_history
 from container.training.progress import metric_line
@@ -99,13 +101,26 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
         run=_run_facts(job, ranks, trained, model, costs),
         ensemble=_ensemble_facts(job, trained, costs),
     )  # fmt: skip
-    examples = None if hp.draft else find_examples(job, data, evaluation.splits, decision=decision)
-    evaluation = replace(evaluation, companion=combined.report, label_issues=issues, examples=examples)
+    evaluation = replace(evaluation, companion=combined.report, label_issues=issues)
+    evaluation = _with_records(job, evaluation, data, hp=hp, stop=stop)
     metrics, written = _write_results(job, evaluation, trained, train=data.splits["train"])
     logger.info("%s", metric_line(metrics))
     job.timeline.mark("report")
     logger.info("time of each phase: %s", job.timeline)
     write_json(job.scratch.result_file, {"status": "completed", "model": files, "output": written, "metrics": metrics})
+
+
+def _with_records(
+    job: Job, evaluation: EvaluationInput, data: JobData, *, hp: Hyperparameters, stop: StopFlag
+) -> EvaluationInput:
+    """Add the records that the report shows: examples, and predictions with reasons."""
+    splits, decision = evaluation.splits, evaluation.decision
+    examples = None if hp.draft else find_examples(job, data, splits, decision=decision)
+    explained: Sequence[ExplainedRecord] = ()
+    if hp.explain:
+        explained = explain_records(job, data, splits, decision=decision, stopped=lambda: stop.requested)
+        job.timeline.mark("reasons")
+    return replace(evaluation, examples=examples, explained=explained)
 
 
 def _without_skipped(hp: Hyperparameters) -> Hyperparameters:

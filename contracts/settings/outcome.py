@@ -54,11 +54,10 @@ class OutcomeSettings(Settings):
     of the trees that companion fits (docs/companion.md).
     """
 
-    explain: int = declare(
-        500, scope="after", ge=0, le=1_000_000_000, needs=(conditions.NOT_DRAFT, conditions.SEVERAL_COLUMNS)
-    )
+    explain: int = declare(500, scope="after", ge=0, le=1_000_000_000, needs=(conditions.NOT_DRAFT,))
     """Number of val records on which the importance of each column and modality is measured (permutation importance,
-    ablation); true = 500, false or 0 = none. Takes at most about a minute, on a slow machine five.
+    ablation); true = 500. Takes at most about a minute, on a slow machine five. The report also gets ten records with
+    reasons for their predictions (docs/reasons.md). false or 0 = neither.
     """
 
     onnx_variants: list[OnnxVariant] = declare([], scope="after", needs=(conditions.NOT_DRAFT,))
