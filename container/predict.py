@@ -19,7 +19,7 @@ from container.processes import set_up_logging
 from container.serving.answers import ERROR, LABEL, REASONS, reasons_json
 from container.serving.model import Prediction, ServedModel
 from container.serving.parts import Part
-from container.tables.channel_files import TableSlice, check_names, is_gzip, missing_column
+from container.tables.channel_files import TableSlice, check_names, check_present, is_gzip
 from container.tables.column_types import label_column
 from container.tables.part_files import PartFiles, open_tables
 from container.tables.writer import TableWriter, check_output
@@ -86,9 +86,7 @@ def _predict(model: Path, inputs: Sequence[Path], output: Path, question: Questi
         if output.resolve() in {path.resolve() for path in table.files}:
             raise ContractError(f"--output: {output} is also an input", "Name another file.")
         names = as_named(table.columns, [*served.feature_inputs, *filter(None, [served.id_name])])
-        for name in served.feature_inputs:
-            if name not in names:
-                raise missing_column(name, names, str(table.files[0]))
+        check_present(served.feature_inputs, names, str(table.files[0]))
         id_name = served.id_name if served.id_name in names else None
         columns = [*served.feature_inputs, *([id_name] if id_name and id_name not in served.feature_inputs else [])]
         writer = None

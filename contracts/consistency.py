@@ -134,11 +134,6 @@ def _check_classes(hp: Hyperparameters) -> None:
 _ONE_TEXT, _TWO_TEXTS = ("text_name",), ("primary_text_name", "secondary_text_name")
 
 
-def _text_columns(hp: Hyperparameters) -> tuple[str, ...]:
-    """Return the hyperparameters that name the text columns of the model class."""
-    return _ONE_TEXT if hp.architecture.num_texts == 1 else _TWO_TEXTS
-
-
 def used_columns(hp: Hyperparameters) -> dict[str, list[str]]:
     """Return the columns that a job reads, by the hyperparameter that names them."""
     return {
@@ -151,7 +146,7 @@ def used_columns(hp: Hyperparameters) -> dict[str, list[str]]:
 
 
 def _check_columns(hp: Hyperparameters) -> None:
-    needed = _text_columns(hp)
+    needed = _ONE_TEXT if hp.architecture.num_texts == 1 else _TWO_TEXTS
     expectation = f"but model_class {hp.model_class!r} reads {' and '.join(needed)}"
     for name in (*_ONE_TEXT, *_TWO_TEXTS):
         value = getattr(hp, name)

@@ -30,7 +30,6 @@ from container.evaluation.reliability import Calibration, calibrate
 
 THRESHOLDS = tuple(round(0.1 * i, 1) for i in range(1, 10))
 HISTOGRAM_BINS = 40
-_TINY = 1e-15  # a probability of 0 would make the log loss infinite
 _SWEEP = np.linspace(0.0, 1.0, 101)
 
 
@@ -232,7 +231,9 @@ def _analyze_split(
     decided = decided_classes(probabilities, threshold)
     flat = np.bincount(labels * num_classes + decided, minlength=num_classes**2)
     confusion = flat.reshape(num_classes, num_classes)
-    metrics = _metrics(labels, probabilities, problem=problem, class_labels=class_labels, threshold=threshold)
+    weights = None if problem else split.weights
+    given = {"problem": problem, "class_labels": class_labels, "threshold": threshold}
+    metrics = _metrics(labels, probabilities, **given)
     at_thresholds: tuple[Confusion, ...] = ()
     sweep: tuple[Confusion, ...] = ()
     if threshold is not None and problem is None:
@@ -267,28 +268,14 @@ def _analyze_split(
         calibration=calibrate(labels, probabilities) if problem is None else None,
         uncalibrated=None if uncalibrated is None or problem else calibrate(labels, uncalibrated[known]),
         problem=problem,
-        weighted=_weighted(split, class_labels=class_labels, threshold=threshold, problem=problem),
+        weighted=None if weights is None else _metrics(labels, probabilities, weights[known], **given),
     )
-
-
-def _weighted(
-    split: SplitPredictions, *, class_labels: Sequence[int | str], threshold: float | None, problem: str | None
-) -> MetricValues | None:
-    """Return the metrics with the weights of the records; None without weights."""
-    if split.weights is None or problem is not None:
-        return None
-    given = {"class_labels": class_labels, "threshold": threshold, "weights": split.weights}
-    computed = classification_metrics(split.labels, split.probabilities, METRICS, **given)
-    known = (split.labels >= 0) & (split.weights > 0)
-    of_label = split.probabilities[known, split.labels[known]]
-    nll = -np.log(np.maximum(of_label, _TINY))
-    loss = float(np.average(nll, weights=split.weights[known])) if len(nll) else None
-    return MetricValues({"loss": loss, **computed.values}, computed.undefined)
 
 
 def _metrics(
     labels: np.ndarray,
     probabilities: np.ndarray,
+    weights: np.ndarray | None = None,
     *,
     problem: str | None,
     class_labels: Sequence[int | str],
@@ -297,9 +284,11 @@ def _metrics(
     names = ("loss", *METRICS)
     if problem is not None:
         return MetricValues(dict.fromkeys(names), dict.fromkeys(names, problem))
-    computed = classification_metrics(labels, probabilities, METRICS, class_labels=class_labels, threshold=threshold)
+    given = {"class_labels": class_labels, "threshold": threshold, "weights": weights}
+    computed = classification_metrics(labels, probabilities, METRICS, **given)
     of_label = np.maximum(probabilities[np.arange(len(labels)), labels], np.finfo(np.float64).tiny)
-    return MetricValues({"loss": float(-np.log(of_label).mean()), **computed.values}, computed.undefined)
+    loss = float(np.average(-np.log(of_label), weights=weights))
+    return MetricValues({"loss": loss, **computed.values}, computed.undefined)
 
 
 def _baselines(counts: np.ndarray) -> dict[str, float | None]:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from container.decision.softmax import log_softmax
+from container.evaluation.curves import NORMAL_95
 from container.evaluation.ranking import Ranking
 
 SAMPLES = 100
 MOST_ROWS = 50_000  # of a sample
 _MOST_SCORES = 1_000_000  # rows times classes of a sample of paired differences
-_NORMAL_95 = 1.959964
 _FEWEST_SAMPLES = 20  # with every class; the standard deviation of so many is itself uncertain by a sixth
 
 
@@ -121,7 +121,7 @@ def paired_differences(labels: np.ndarray, first: Scores, second: Scores, *, see
     values = difference(rows, labels)(np.ones(len(labels)))
     of_chosen = difference(rows[chosen], labels[chosen])
     errors = _standard_errors([of_chosen(weights) for weights in _samples(labels[chosen], stands_for, rng)])
-    reach = {name: _NORMAL_95 * error for name, error in errors.items() if error}
+    reach = {name: NORMAL_95 * error for name, error in errors.items() if error}
     return {
         name: Difference(value, (value - reach[name], value + reach[name]) if name in reach else None)
         for name, value in values.items()

@@ -242,7 +242,8 @@ def heat_map(matrix: np.ndarray, labels: Sequence[int | str], *, supports: np.nd
             parts.append(_rect(*box, style=style, title=tip, fill_opacity=shade))
             if cell >= 38 and count:
                 at_center = {"x": left + cell / 2, "y": top + cell / 2, "text_anchor": "middle", "dy": "0.35em"}
-                parts.append(_tag("text", _compact(count), style="count", **at_center))
+                shown = f"{count:,}" if count < 10_000 else f"{count / 1000:.0f}k"
+                parts.append(_tag("text", shown, style="count", **at_center))
     legend = [("right block", "correct"), ("wrong block", "wrong")]
     return _figure(title, parts, legend=legend, note=note, wide=num_classes > 8, size=(size, size), width=size)
 
@@ -387,7 +388,3 @@ def _tick_text(step: float, largest: float) -> Callable[[float], str]:
 def shorten(text: str, length: int) -> str:
     """Cut `text` to at most `length` characters."""
     return text if len(text) <= length else text[: length - 1] + "…"
-
-
-def _compact(count: int) -> str:
-    return f"{count:,}" if count < 10_000 else f"{count / 1000:.0f}k"

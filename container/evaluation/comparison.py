@@ -6,9 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
+from container.evaluation.curves import NORMAL_95
 from container.evaluation.metrics import METRICS, classification_metrics, decided_classes
-
-_NORMAL_95 = 1.959964
 
 
 @dataclass(frozen=True)
@@ -116,7 +115,7 @@ def auroc_difference_interval(
     )
     if variance <= 0:
         return None
-    margin = _NORMAL_95 * math.sqrt(variance)
+    margin = NORMAL_95 * math.sqrt(variance)
     return difference - margin, difference + margin
 
 

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 CURVE_POINTS = 300
-_NORMAL_95 = 1.959964
+NORMAL_95 = 1.959964
 
 
 @dataclass(frozen=True)
@@ -195,16 +195,16 @@ def auroc_interval(ranking: Ranking) -> tuple[float, float] | None:
     variance = _variance(of_positives, new_positives) / positives + _variance(of_negatives, new_negatives) / negatives
     if not (0 < area < 1 and variance > 0):
         return None
-    reach = _NORMAL_95 * math.sqrt(variance) / (area * (1 - area))
+    reach = NORMAL_95 * math.sqrt(variance) / (area * (1 - area))
     center = math.log(area / (1 - area))
     return 1 / (1 + math.exp(-(center - reach))), 1 / (1 + math.exp(-(center + reach)))
 
 
 def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
     """Return the 95 % confidence interval of a share (Wilson, 1927); trials > 0."""
-    share, z2 = successes / trials, _NORMAL_95**2
+    share, z2 = successes / trials, NORMAL_95**2
     center = (share + z2 / (2 * trials)) / (1 + z2 / trials)
-    reach = _NORMAL_95 * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2)) / (1 + z2 / trials)
+    reach = NORMAL_95 * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2)) / (1 + z2 / trials)
     return max(0.0, center - reach), min(1.0, center + reach)
 
 

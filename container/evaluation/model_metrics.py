@@ -16,7 +16,6 @@ from container.evaluation.slices import Slice, slices
 from contracts.threshold_targets import parse_threshold
 
 TARGETS = ("best_f1", "precision>=0.8", "precision>=0.9", "recall>=0.8", "recall>=0.9")
-_SMALLEST = 1e-15  # a probability of 0 would make the log loss infinite
 
 
 @dataclass(frozen=True)

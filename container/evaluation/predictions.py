@@ -8,12 +8,12 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet
 
+from container.tables.channel_files import DELIMITERS
 from contracts.artifacts import PREDICTED_LABEL, probability_column
 from contracts.atomic_files import AtomicFile
 
 _ROWS_AT_ONCE = 65_536
-_DELIMITERS = {"csv": ",", "tsv": "\t"}
-_FORMATS = (*_DELIMITERS, "parquet")
+_FORMATS = (*DELIMITERS, "parquet")
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def write_predictions(
         if file_format == "parquet":
             pyarrow.parquet.write_table(table, temporary, row_group_size=_ROWS_AT_ONCE)
         else:
-            options = pyarrow.csv.WriteOptions(delimiter=_DELIMITERS[file_format], quoting_style="needed")
+            options = pyarrow.csv.WriteOptions(delimiter=DELIMITERS[file_format], quoting_style="needed")
             pyarrow.csv.write_csv(table, temporary, options)
     for other in set(_FORMATS) - {file_format}:
         path.with_suffix(f".{other}").unlink(missing_ok=True)

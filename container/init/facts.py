@@ -142,7 +142,9 @@ class ColumnFacts:
 
     @property
     def has_lists(self) -> bool:
-        return self._all(r"""^(\[\s*["'\[{\]0-9-].*|\{.*\})$""", share=0.9)  # not [bom]hello[eom]
+        pattern = r"""^(\[\s*["'\[{\]0-9-].*|\{.*\})$"""  # not [bom]hello[eom]
+        matching = pc.sum(pc.match_substring_regex(self.keys, pattern=pattern)).as_py() or 0
+        return len(self.keys) > 0 and matching >= 0.9 * len(self.keys)
 
     @property
     def name_words(self) -> list[str]:
@@ -165,10 +167,6 @@ class ColumnFacts:
 
     def examples(self, count: int = 3) -> Sequence[str]:
         return self.values[:count]
-
-    def _all(self, pattern: str, *, share: float = 1.0) -> bool:
-        matching = pc.sum(pc.match_substring_regex(self.keys, pattern=pattern)).as_py() or 0
-        return len(self.keys) > 0 and matching >= share * len(self.keys)
 
 
 def facts_of(sample: pa.Table, *, rows: int, missing: Mapping[str, Sequence[int]]) -> dict[str, ColumnFacts]:

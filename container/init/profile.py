@@ -16,7 +16,7 @@ from container.preprocessing.labels import LabelCollector, check_classification
 from container.steps.preprocess.data_profile import DataProfile
 from container.steps.preprocess.row_split import key_hashes, row_hashes
 from container.steps.preprocess.times import TimeColumn
-from container.tables.channel_files import TableSlice, missing_column
+from container.tables.channel_files import TableSlice, check_present
 from container.tables.part_files import PartFiles, named_files, open_part_files
 from container.tables.values import keys
 from contracts.errors import ContractError
@@ -73,18 +73,6 @@ class RawTables:
                 first += part.table.num_rows
 
 
-def _splitting(group: str | None, time: str | None) -> dict[str, tuple[Role, str]]:
-    """Return the roles of the columns that split the rows."""
-    named = (("group", group), ("time", time))
-    return {name: ("ignored", f"splits the rows (--{option})") for option, name in named if name}
-
-
-def _check_present(wanted: Sequence[str], names: Sequence[str], where: str) -> None:
-    for name in wanted:
-        if name not in names:
-            raise missing_column(name, names, where)
-
-
 def read_tables(
     inputs: Sequence[Path],
     *,
@@ -109,7 +97,7 @@ def read_tables(
     names = next(iter(parts.values())).columns
     where = str(inputs[0])
     label = _label_name(names, where) if label is None else label
-    _check_present((label, *filter(None, (group, time))), names, where)
+    check_present((label, *filter(None, (group, time))), names, where)
     collector = LabelCollector(label, allowed=1 << 31)
     profile = DataProfile(names, splits=("rows",), id_column=None)
     source, codes, hashes, times = [], [], [], []
@@ -132,7 +120,11 @@ def read_tables(
     _check_labels(label, collector, where=where)
     assert sample is not None, "two labels are two rows"
     facts = facts_of(sample, rows=profile.rows, missing=profile.missing)
-    columns = decide_roles(facts, label=label, given={**_splitting(group, time), **given})
+    splitting = {name: option for option, name in (("--group", group), ("--time", time)) if name}
+    roles: dict[str, tuple[Role, str]] = {
+        name: ("ignored", f"splits the rows ({option})") for name, option in splitting.items()
+    }
+    columns = decide_roles(facts, label=label, given={**roles, **given})
     return RawTables(
         parts=parts,
         columns=columns,

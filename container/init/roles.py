@@ -101,7 +101,8 @@ def _role_of_numbers(facts: ColumnFacts) -> tuple[Role, str]:
 def _role_of_texts(facts: ColumnFacts) -> tuple[Role, str]:
     enough, several = len(facts.keys) >= FEWEST_UNIQUE, facts.words >= 1.2
     new = 1 - facts.repeats  # share of the cells with a value that no earlier cell has
-    if enough and not several and not facts.repeats and not facts.missing and _is_id_like(facts):
+    like_code = facts.is_named_code or any(any(sign.isdigit() for sign in value) for value in facts.examples(20))
+    if enough and not several and not facts.repeats and not facts.missing and like_code:
         return "id", "unique codes"
     if enough and not several and facts.repeats <= UNIQUE:
         return "ignored", "codes that hardly repeat"
@@ -112,10 +113,6 @@ def _role_of_texts(facts: ColumnFacts) -> tuple[Role, str]:
         return "text", f"lists or JSON, read as text; {words}" if facts.has_lists else f"{words}, {new:.0%} distinct"
     kind = "lists or JSON, " if facts.has_lists else ""
     return "category", f"{kind}{facts.distinct:,} values"
-
-
-def _is_id_like(facts: ColumnFacts) -> bool:
-    return facts.is_named_code or any(any(sign.isdigit() for sign in value) for value in facts.examples(20))
 
 
 def _one_id(columns: Mapping[str, Column], chosen: Sequence[str]) -> dict[str, Column]:

@@ -97,17 +97,14 @@ def _of_labels_in_texts(raw: RawTables) -> Iterator[str]:
         own = others = 0
         cells = keys(raw.sample[text])
         for name in names[:50]:
-            found = pc.fill_null(pc.match_substring_regex(cells, pattern=rf"(?i)\b{_literal(name)}\b"), False)
+            literal = "".join(sign if sign.isalnum() else rf"\x{{{ord(sign):x}}}" for sign in name)
+            found = pc.fill_null(pc.match_substring_regex(cells, pattern=rf"(?i)\b{literal}\b"), False)
             same = pc.fill_null(pc.equal(labels, name), False)
             own += pc.sum(pc.and_(found, same)).as_py() or 0
             others += pc.sum(pc.and_(found, pc.invert(same))).as_py() or 0
         rows = len(cells) - cells.null_count
         if own > 0.5 * rows and own > 2 * others:
             yield f"{text}: {own / rows:.0%} of the texts contain the name of their own label."
-
-
-def _literal(name: str) -> str:
-    return "".join(sign if sign.isalnum() else rf"\x{{{ord(sign):x}}}" for sign in name)
 
 
 def _of_repeated(raw: RawTables, repeated: Repeated, counts: Mapping[str, Sequence[int]]) -> Iterator[str]:

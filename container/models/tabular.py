@@ -104,14 +104,12 @@ class CategoryEmbedding(nn.Module):
         return self.table(codes.long() + self.first)
 
 
-class TabularBranch(nn.Module):
-    """Transform -> LayerNorm(n) -> Linear n -> H -> ReLU -> Dropout.
-
-    With an embedding: Transform -> embedding of each input -> Linear n * d -> H -> ReLU -> Dropout. The vectors of c
-    categories, of width e, are additional inputs of the Linear.
+class _Tabular(nn.Module):
+    """The parts that both readers of a table have.
 
     Args:
         num_numbers: number n of numbers, indicators and risk values.
+        width: H.
 
     Attributes:
         num_inputs: n + c.
@@ -131,15 +129,30 @@ class TabularBranch(nn.Module):
         self.num_numbers = num_numbers
         self.num_inputs = num_numbers + (0 if categories is None else categories.num_columns)
         self.transform = NumericTransform(transform)
-        normed = embedding is None and num_numbers >= _FEWEST_NORMED
-        self.norm = nn.LayerNorm(num_numbers) if normed else nn.Identity()
         self.embedding = embedding
         self.categories = categories
-        in_width = num_numbers * (1 if embedding is None else embedding.width)
-        if categories is not None:
-            in_width += categories.num_columns * categories.width
-        self.linear = nn.Linear(in_width, width)
+        self._build(width)
         self.dropout = nn.Dropout(dropout)
+
+    def _build(self, width: int) -> None:
+        """Make the layers to features of width H."""
+        raise NotImplementedError
+
+
+class TabularBranch(_Tabular):
+    """Transform -> LayerNorm(n) -> Linear n -> H -> ReLU -> Dropout.
+
+    With an embedding: Transform -> embedding of each input -> Linear n * d -> H -> ReLU -> Dropout. The vectors of c
+    categories, of width e, are additional inputs of the Linear.
+    """
+
+    def _build(self, width: int) -> None:
+        normed = self.embedding is None and self.num_numbers >= _FEWEST_NORMED
+        self.norm = nn.LayerNorm(self.num_numbers) if normed else nn.Identity()
+        in_width = self.num_numbers * (1 if self.embedding is None else self.embedding.width)
+        if self.categories is not None:
+            in_width += self.categories.num_columns * self.categories.width
+        self.linear = nn.Linear(in_width, width)
 
     def forward(self, tabular: Tensor) -> Tensor:
         """[B, n + c] -> [B, H]"""
@@ -152,7 +165,7 @@ class TabularBranch(nn.Module):
         return self.dropout(torch.relu(self.linear(hidden)))
 
 
-class TabularFields(nn.Module):
+class TabularFields(_Tabular):
     """Transform -> for each column i, value * weight_i + bias_i -> Dropout: a token of width H per column.
 
     This is the feature tokenizer of Gorishniy et al. 2021, "Revisiting Deep Learning Models for Tabular Data". With an
@@ -160,31 +173,15 @@ class TabularFields(nn.Module):
     category adds a token: Linear e -> H of its vector, + bias_i.
     """
 
-    def __init__(
-        self,
-        num_numbers: int,
-        width: int,
-        *,
-        transform: NumericTransformParameters,
-        dropout: float,
-        embedding: NumericEmbedding | None = None,
-        categories: CategoryEmbedding | None = None,
-    ) -> None:
-        super().__init__()
-        self.num_numbers = num_numbers
-        self.num_inputs = num_numbers + (0 if categories is None else categories.num_columns)
-        self.transform = NumericTransform(transform)
-        self.embedding = embedding
+    def _build(self, width: int) -> None:
         bound = 1 / math.sqrt(width)
-        if embedding is None:
-            self.weight = nn.Parameter(torch.empty(num_numbers, width).uniform_(-bound, bound))
+        if self.embedding is None:
+            self.weight = nn.Parameter(torch.empty(self.num_numbers, width).uniform_(-bound, bound))
         else:
-            self.linear = nn.Linear(embedding.width, width, bias=False)
-        self.categories = categories
-        if categories is not None:
-            self.category_linear = nn.Linear(categories.width, width, bias=False)
+            self.linear = nn.Linear(self.embedding.width, width, bias=False)
+        if self.categories is not None:
+            self.category_linear = nn.Linear(self.categories.width, width, bias=False)
         self.bias = nn.Parameter(torch.empty(self.num_inputs * width).uniform_(-bound, bound))  # 1-D: no weight decay
-        self.dropout = nn.Dropout(dropout)
 
     def forward(self, tabular: Tensor) -> Tensor:
         """[B, n + c] -> [B, n + c, H]"""

@@ -33,15 +33,7 @@ class WordEncoder(nn.Module):
         raise NotImplementedError
 
     def forward_dense(self, input_ids: Tensor, mask: Tensor) -> Tensor:
-        """Return a vector per chunk, from chunks padded on the right; for empty chunks, any finite vector.
-
-        Args:
-            input_ids: [S, T] int64
-            mask: 1 for a token, 0 for padding. [S, T] int64
-
-        Returns:
-            [S, width]
-        """
+        """See TextEncoder.forward_dense. [S, width]"""
         raise NotImplementedError
 
 

@@ -13,7 +13,7 @@ from container.parallel.execution import DirectExecution, Execution
 from container.parallel.layer_wrapping import checkpoint_activations, compile_layers, compiles
 from container.parallel.mesh import RankMesh
 from container.parallel.pipeline import build_pipeline
-from container.parallel.replication import replicate, without_ddp
+from container.parallel.replication import DataParallel, replicate
 from container.parallel.sharding import accumulating, shard_module
 from container.parallel.tensor import apply_tensor_parallel
 from contracts.hyperparameters import Hyperparameters
@@ -46,8 +46,9 @@ def parallelize(
     shard(model)
     if "ddp" in features:
         data_parallel = replicate(model, ranks, hp)
-    else:
-        data_parallel = without_ddp(model, partial(accumulating, model, hp) if sharded else contextlib.nullcontext)
+    else:  # one rank has all records, or fully_shard's hooks sum the gradients
+        no_sync = partial(accumulating, model, hp) if sharded else contextlib.nullcontext
+        data_parallel = DataParallel(model, 1.0, no_sync)
     return DirectExecution(model, ranks, data_parallel=data_parallel, autocast=autocast)
 
 

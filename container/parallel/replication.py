@@ -48,13 +48,6 @@ class DataParallel:
     reset_compression: Callable[[], None] = _no_compression
 
 
-def without_ddp(
-    module: nn.Module, no_sync: Callable[[], contextlib.AbstractContextManager] = contextlib.nullcontext
-) -> DataParallel:
-    """Return `module` as it is: one rank has all records, or fully_shard's hooks sum the gradients."""
-    return DataParallel(module, 1.0, no_sync)
-
-
 def replicate(module: nn.Module, ranks: RankMesh, hp: Hyperparameters) -> DataParallel:
     """Replicate `module` over the mesh's replica axis; gradients are averaged in buckets, compressed if hp says so."""
     group = ranks.group("dp_replicate")

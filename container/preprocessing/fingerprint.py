@@ -4,6 +4,7 @@ import hashlib
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import astuple
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,7 @@ def input_fingerprint(
     In a warm pool, whole files are hashed: the service downloads them for each job, with other times.
     """
     precomputed = _files(paths.precomputed_artifacts)
-    describe = _describe_content if paths.in_warm_pool else _describe
+    describe = partial(_describe, whole=paths.in_warm_pool)
     random = any(field.tokenizer == FROM_SCRATCH for field in hp.text_fields) or (
         hp.architecture.uses_table and hp.risk_table_folds > 1 and bool(hp.encoded_categories)
     )
@@ -107,11 +108,9 @@ def _files(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file() and not is_foreign(path.name))
 
 
-def _describe_content(path: Path, folder: Path) -> Iterable[Any]:
-    return [str(path.relative_to(folder)), digest_of_file(path)]
-
-
-def _describe(path: Path, folder: Path) -> Iterable[Any]:
+def _describe(path: Path, folder: Path, *, whole: bool) -> Iterable[Any]:
+    if whole:
+        return [str(path.relative_to(folder)), digest_of_file(path)]
     status = path.stat()
     digest = hashlib.sha256()
     with path.open("rb") as stream:

@@ -9,7 +9,6 @@ from container.log_once import log_detail
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.imputation import fit_imputation
 from container.preprocessing.labels import LabelMap, check_two_classes, learned_labels
-from container.preprocessing.numeric_summary import NumericSummary
 from container.preprocessing.numeric_transform import InputDistribution, fit_numeric_transform, fit_subtracted
 from container.preprocessing.precomputed import Precomputed
 from container.preprocessing.risk_tables import (
@@ -108,14 +107,17 @@ def fit_preprocessing(
 
 def _indicators(statistics: SplitStatistics, hp: Hyperparameters, where: str) -> tuple[str, ...]:
     """Return the numeric columns with an input that tells where the number is missing."""
-    indicators = tuple(
-        name for name in statistics.columns.numeric if hp.missing_indicators and _varies(statistics.numeric[name])
-    )
+    indicators = []
+    for name in statistics.columns.numeric if hp.missing_indicators else ():
+        summary = statistics.numeric[name]
+        rarer, rows = min(summary.missing, summary.count), summary.missing + summary.count
+        if rarer >= max(FEWEST_OF_INDICATOR, SMALLEST_OF_INDICATOR * rows):
+            indicators.append(name)
     if indicators:
         log_detail(
             logger, "%s: an additional input tells whether a number is missing in %s.", where, ", ".join(indicators)
         )
-    return indicators
+    return tuple(indicators)
 
 
 def _subtracted(statistics: SplitStatistics, where: str) -> dict[str, float]:
@@ -128,12 +130,6 @@ def _subtracted(statistics: SplitStatistics, where: str) -> dict[str, float]:
         )
     days = [date_inputs(column)[DATE_PARTS.index("days")] for column in columns.dates]
     return subtracted | {name: statistics.numeric[name].median for name in days}
-
-
-def _varies(summary: NumericSummary) -> bool:
-    """Return whether enough rows miss the number, and enough have it, for an indicator."""
-    rarer, rows = min(summary.missing, summary.count), summary.missing + summary.count
-    return rarer >= max(FEWEST_OF_INDICATOR, SMALLEST_OF_INDICATOR * rows)
 
 
 def _label_indices(statistics: SplitStatistics, labels: LabelMap) -> list[int]:

@@ -148,7 +148,10 @@ class Rules:
     def to_json(self) -> dict[str, Any]:
         return {
             "format_version": self.format_version,
-            "text_fields": [_text_to_json(text) for text in self.text_fields],
+            "text_fields": [
+                {name: value for name, value in asdict(text).items() if value or name != "joined"}
+                for text in self.text_fields
+            ],
             "id_name": self.id_name,
             "label_name": self.label_name,
             "numeric_columns": list(self.numeric_columns),
@@ -258,10 +261,6 @@ def file_digest(paths: list[Path]) -> str:
         digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
         digest.update(path.read_bytes())
     return digest.hexdigest()
-
-
-def _text_to_json(text: TextField) -> dict[str, Any]:
-    return {name: value for name, value in asdict(text).items() if value or name != "joined"}
 
 
 def _write_json(path: Path, value: Any) -> None:

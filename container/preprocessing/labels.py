@@ -79,7 +79,11 @@ def given_labels(column: str, categories: Sequence[Label]) -> LabelMap:
 
 def learned_labels(column: str, counts: Mapping[str, int]) -> LabelMap:
     """Return the map of the label keys of train: numbers by value, then texts alphabetically."""
-    return LabelMap(column, tuple(_label(key) for key in sorted(counts, key=_order)))
+    return LabelMap(
+        column,
+        # Larger numbers stay exact as text.
+        tuple(int(key) if re.fullmatch("0|-?[1-9][0-9]{,17}", key) else key for key in sorted(counts, key=_order)),
+    )
 
 
 def check_classification(column: str, counts: Mapping[str, int], *, where: str) -> None:
@@ -155,10 +159,6 @@ class LabelCollector:
                 "Check label_name. For more classes, set is_binary=false, num_classes and multiclass_categories.",
             )
         self.index[key] = len(self.index)
-
-
-def _label(key: str) -> Label:
-    return int(key) if re.fullmatch("0|-?[1-9][0-9]{,17}", key) else key  # larger ones stay exact as text
 
 
 def _order(key: str) -> tuple[int, float, str]:

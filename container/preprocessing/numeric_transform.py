@@ -107,13 +107,13 @@ def fit_numeric_transform(
     Args:
         num_bins: largest number of bins of an input's embedding; 0 without bins.
     """
-    return replace(_fit_scaling(kind, inputs), bins=_fit_bins(inputs, num_bins) if num_bins else ())
+    bins = (np.unique(edges) for edges in _quantiles(inputs, num_bins + 1)) if num_bins else ()
+    return replace(_fit_scaling(kind, inputs), bins=tuple(tuple(edges.tolist()) for edges in bins))
 
 
-def _fit_bins(inputs: Sequence[InputDistribution], num_bins: int) -> tuple[tuple[float, ...], ...]:
-    probabilities = np.linspace(0, 1, num_bins + 1)
-    columns = (_float32(weighted_quantiles(column.values, column.counts, probabilities)) for column in inputs)
-    return tuple(tuple(np.unique(column).tolist()) for column in columns)
+def _quantiles(inputs: Sequence[InputDistribution], count: int) -> list[np.ndarray]:
+    probabilities = np.linspace(0, 1, count)
+    return [_float32(weighted_quantiles(column.values, column.counts, probabilities)) for column in inputs]
 
 
 def _fit_scaling(kind: Kind, inputs: Sequence[InputDistribution]) -> NumericTransformParameters:
@@ -125,8 +125,7 @@ def _fit_scaling(kind: Kind, inputs: Sequence[InputDistribution]) -> NumericTran
         scales = np.where(scales > floor, scales, 0.0)
         return NumericTransformParameters(kind, mean=tuple(means.tolist()), scale=tuple(scales.tolist()))
     if kind == "quantile":
-        probabilities = np.linspace(0, 1, NUM_QUANTILES)
-        columns = [_float32(weighted_quantiles(column.values, column.counts, probabilities)) for column in inputs]
+        columns = _quantiles(inputs, NUM_QUANTILES)
         return NumericTransformParameters(kind, quantiles=tuple(tuple(column.tolist()) for column in columns))
     return NumericTransformParameters(kind)
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from container.preprocessing.risk_tables import RiskTable, parse_risk_table
-from container.tables.channel_files import missing_column
+from container.tables.channel_files import check_present
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.input_files import check_stand_in, read_json
@@ -108,9 +108,7 @@ def selected_features(folder: Path, known: Sequence[str]) -> tuple[str, ...] | N
             f"{path}: is not a list of column names",
             'Write ["column", ...] or {"selected_features": ["column", ...]}.',
         )
-    for name in names:
-        if name not in known:
-            raise missing_column(name, known, str(path))
+    check_present(names, known, str(path))
     dropped = [name for name in known if name not in names]
     logger.info(
         "%s selects %d of %d table columns; left out: %s.", path, len(set(names)), len(known), dropped or "none"
@@ -132,9 +130,7 @@ def read_artifact(folder: Path, name: str, columns: Sequence[str]) -> tuple[Path
         )
     if not isinstance(values, Mapping):
         raise ContractError(f"{path}: is a {type(values).__name__}, not an object {{column: value}}", "Write it again.")
-    for column in columns:
-        if column not in values:
-            raise missing_column(column, [str(name) for name in values], str(path))
+    check_present(columns, [name for name in values if isinstance(name, str)], str(path))
     return path, {column: values[column] for column in columns}
 
 

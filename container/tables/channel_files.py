@@ -138,13 +138,14 @@ def cell_kinds(path: Path) -> dict[str, set[bool]]:
 def check_columns(files: Iterable[Path], columns: Sequence[str]) -> None:
     """Raise ContractError where a file lacks one of `columns`."""
     for path in files:
-        _check_present(columns, as_named(column_names(path), columns), path)
+        check_present(columns, as_named(column_names(path), columns), str(path))
 
 
-def _check_present(columns: Sequence[str], names: Sequence[str], path: Path) -> None:
+def check_present(columns: Sequence[str], present: Sequence[str], where: str) -> None:
+    """Raise ContractError for the first of `columns` that is not among those `present`."""
     for column in columns:
-        if column not in names:
-            raise missing_column(column, names, str(path))
+        if column not in present:
+            raise missing_column(column, present, where)
 
 
 def missing_column(column: str, present: Sequence[str], where: str) -> ContractError:
@@ -335,7 +336,7 @@ def _parquet_schema(path: Path, columns: Sequence[str]) -> pa.Schema:
     schema = _parquet_file(path).schema_arrow
     check_names(schema.names, path)
     names = as_named(schema.names, columns)
-    _check_present(columns, names, path)
+    check_present(columns, names, str(path))
     return pa.schema([each.with_name(name) for each, name in zip(schema, names)])
 
 

@@ -119,7 +119,10 @@ class TableWriter:
     def _flush(self) -> None:
         if self._pending:
             table = pa.concat_tables(self._pending).combine_chunks()
-            columns = [_converted(column, field.type) for column, field in zip(table.columns, self._schema)]
+            columns = [
+                column if column.type == field.type else keys(column)
+                for column, field in zip(table.columns, self._schema)
+            ]
             for name, column in zip(table.column_names, columns):
                 self._check_text(column, f"column {name!r}")
             self._writer.write_table(pa.table(columns, schema=self._schema))
@@ -160,7 +163,3 @@ class _JsonLinesWriter:
 
     def close(self) -> None:
         self._file.close()
-
-
-def _converted(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray | pa.Array:
-    return column if column.type == kind else keys(column)

@@ -97,7 +97,10 @@ class Progress:
         """Write the hyperparameters for TensorBoard's HPARAMS tab, which shows them with the validation metrics."""
         if self._writer is None:
             return
-        values = {name: _hparam(value) for name, value in hp.model_dump(mode="json").items()}
+        values = {
+            name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
+            for name, value in hp.model_dump(mode="json").items()
+        }
         metrics = {f"val/{name}": math.nan for name in ("loss", *hp.metric_choices)}
         for summary in hparams(values, metrics):
             self._writer.file_writer.add_summary(summary)  # type: ignore[union-attr]  # open until close()
@@ -149,11 +152,6 @@ class _TimeLeft:
 
     def _after(self) -> float:
         return 2 * self.validation_seconds + _FINISH_SECONDS
-
-
-def _hparam(value: Any) -> bool | int | float | str:
-    """Return `value` as one of the types that TensorBoard takes."""
-    return value if isinstance(value, bool | int | float | str) else json.dumps(value)
 
 
 def _number(value: Any) -> str:

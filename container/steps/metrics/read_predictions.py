@@ -13,7 +13,7 @@ import pyarrow as pa
 from container.archives import extract_archive
 from container.evaluation.predictions import SplitPredictions
 from container.preprocessing.labels import UNLABELLED, Label, LabelMap, learned_labels
-from container.tables.channel_files import TableSlice, missing_column
+from container.tables.channel_files import TableSlice, check_present
 from container.tables.data_files import data_files
 from container.tables.part_files import PartFiles, open_part_files
 from container.tables.values import keys, numbers
@@ -99,7 +99,7 @@ def score_columns(files: PredictionFiles, configured: Sequence[str]) -> tuple[st
     """
     if configured:
         for split, parts in files.splits.items():
-            _require_columns(configured, split, parts)
+            check_present(configured, parts.columns, f"{split} predictions ({parts.files[0]})")
         return tuple(configured)
     counts = set()
     for split, parts in files.splits.items():
@@ -128,7 +128,7 @@ def read_split(
     Raises:
         ContractError: a missing column, no rows, a score that is not a probability.
     """
-    _require_columns((id_field, *scores), split, parts)
+    check_present((id_field, *scores), parts.columns, f"{split} predictions ({parts.files[0]})")
     has_label = label_field in parts.columns
     wanted = (id_field, label_field, *scores) if has_label else (id_field, *scores)
     ids, labels, probabilities = [], [], []
@@ -142,12 +142,6 @@ def read_split(
     stacked = np.concatenate(probabilities)  # [N, K]
     encoded = np.full(len(stacked), UNLABELLED, np.int64)
     return SplitPredictions(split, pa.chunked_array(ids), raw_labels, encoded, stacked)
-
-
-def _require_columns(names: Sequence[str], split: str, parts: PartFiles) -> None:
-    for name in names:
-        if name not in parts.columns:
-            raise missing_column(name, parts.columns, f"{split} predictions ({parts.files[0]})")
 
 
 def find_labels(

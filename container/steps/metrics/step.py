@@ -24,7 +24,7 @@ from container.steps.metrics.read_predictions import (
 from container.steps.metrics.reports import metrics_content, model_statistics, report_content
 from container.steps.metrics.summary import metrics_summary
 from container.steps.program import StepRun
-from container.tables.channel_files import missing_column
+from container.tables.channel_files import check_present, missing_column
 from container.tables.data_files import data_files
 from container.tables.part_files import PartFiles, open_part_files
 from container.tables.values import keys, numbers
@@ -165,9 +165,7 @@ def _columns(
         others = [name for name in parts.columns if name not in scores]
         where = f"{split.split} predictions{own}, and there is no processed_data"
         raise missing_column(missing[0], others, where)
-    for name in (id_field, *missing):
-        if name not in processed.columns:
-            raise missing_column(name, processed.columns, f"processed_data of {split.split}")
+    check_present((id_field, *missing), processed.columns, f"processed_data of {split.split}")
     joined = look_up(split.ids, processed, id_field=id_field, columns=missing)
     records = Records.of(processed, split.ids, id_field)
     return columns | {name: Column(name, joined[name], records) for name in missing}

@@ -119,6 +119,7 @@ class DataProfile:
             }
             for name, counts in zip(self._splits, self._counts)
         }
+        facts = {name: {} if sample is None else describe(sample[name], name) for name in self._missing}
         return {
             **about,
             "rows": self.rows,
@@ -130,14 +131,10 @@ class DataProfile:
             "ids_are_sampled": self._ids.skipped_bits > 0,
             "sampled_rows": 0 if sample is None else sample.num_rows,
             "columns": {
-                name: _with_missing(missing, {} if sample is None else describe(sample[name], name))
+                name: {"missing": int(missing[int(facts[name].get("kind") == "number")]), **facts[name]}
                 for name, missing in self._missing.items()
             },
         }
-
-
-def _with_missing(missing: np.ndarray, facts: dict[str, Any]) -> dict[str, Any]:
-    return {"missing": int(missing[int(facts.get("kind") == "number")]), **facts}
 
 
 def describe(column: pa.ChunkedArray, name: str) -> dict[str, Any]:

@@ -26,7 +26,7 @@ from container.steps.preprocess.row_split import (
 )
 from container.steps.preprocess.times import TimeColumn
 from container.steps.program import StepRun
-from container.tables.channel_files import Origin, TableSlice, missing_column
+from container.tables.channel_files import Origin, TableSlice, check_present
 from container.tables.part_files import PartFiles, find_part_files, read_signature
 from container.tables.values import keys
 from container.tables.writer import TableWriter
@@ -194,9 +194,8 @@ def _role_columns(settings: TabularPreprocessingSettings) -> list[str]:
 
 
 def _check_columns(settings: TabularPreprocessingSettings, parts: PartFiles, *, label_required: bool) -> None:
-    for name in _role_columns(settings):
-        if name not in parts.columns and (label_required or name != settings.label_field):
-            raise missing_column(name, parts.columns, str(parts.files[0].parent))
+    required = [name for name in _role_columns(settings) if label_required or name != settings.label_field]
+    check_present(required, parts.columns, str(parts.files[0].parent))
 
 
 def _rule(settings: TabularPreprocessingSettings, parts: PartFiles, reader: RowReader) -> RowSplit:
