@@ -18,6 +18,7 @@ _OUT_OF_MEMORY = (
     "Lower batch_size (raise accumulate_grad_batches to keep the global batch), set max_tokens_per_batch, or take a "
     "larger machine."
 )
+_OUT = "out of memory: "  # the beginning of a cause
 _SHOWN_BYTES = 1024  # of a failure file, which the service shows
 _DETAIL_BYTES = 12_000  # both failure files fit into the space that the supervisor reserves
 
@@ -112,6 +113,11 @@ class Failure:
         return f"{cause}{where}{fix}\n\n{_shorten(cut + self.detail, _DETAIL_BYTES)}".strip() + "\n"
 
 
+def is_out_of_memory(failure: Failure) -> bool:
+    """Return whether a process reported that memory ran out."""
+    return failure.cause.startswith(_OUT)
+
+
 def root_cause(failures: list[Failure]) -> Failure:
     """Return the failure that the others follow from: the earliest that is no echo."""
     assert failures
@@ -157,7 +163,7 @@ def _explain(error: BaseException) -> tuple[str, str]:
     chain = _chain(error)
     for link in reversed(chain):
         if _out_of_memory(link):
-            return f"out of memory: {_message(link)}", _OUT_OF_MEMORY
+            return f"{_OUT}{_message(link)}", _OUT_OF_MEMORY
     contract = next((link for link in chain if isinstance(link, ContractError)), None)
     if contract is not None:
         return contract.cause, contract.fix

@@ -34,6 +34,7 @@ from container.hosts.worker_environment import sm_variables
 from container.job import Job, JobKind, Member, Scratch
 from container.launch.run_queue import NETWORKS, show_curves
 from container.launch.workers import StopHandler, Workers
+from container.planning.estimate import warn_if_too_large, with_estimate
 from container.preflight import check_before_preparing, choose_job_settings, processes_per_host
 from container.preprocessing.infer_classes import with_classes_of_train
 from container.preprocessing.prepare import prepare_data
@@ -263,7 +264,11 @@ def _produce(plan: _Plan, host: _Host) -> tuple[Job, Failure | None]:
             workers.start()
         job = Job(plan.paths, plan.hp, host.scratch, prepared.folder, host.timeline, plan.kind, members)
         host.stop.interrupts = False
-        return job, workers.run(job)
+        ranks = {"hosts": plan.hosts, "per_host": plan.num_workers}
+        if plan.num_gpus and host.topology.leads and not several:
+            warn_if_too_large(plan.hp, prepared.folder, **ranks)
+        failure = workers.run(job)
+    return job, failure and with_estimate(failure, plan.hp, prepared.folder, **ranks)
 
 
 def _finish(job: Job, host: _Host, failure: Failure | None) -> Verdict | None:
