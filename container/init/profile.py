@@ -73,6 +73,12 @@ class RawTables:
                 first += part.table.num_rows
 
 
+def _splitting(group: str | None, time: str | None) -> dict[str, tuple[Role, str]]:
+    """Return the roles of the columns that split the rows."""
+    named = (("group", group), ("time", time))
+    return {name: ("ignored", f"splits the rows (--{option})") for option, name in named if name}
+
+
 def read_tables(
     inputs: Sequence[Path],
     *,
@@ -120,11 +126,7 @@ def read_tables(
     _check_labels(label, collector, where=where)
     assert sample is not None, "two labels are two rows"
     facts = facts_of(sample, rows=profile.rows, missing=profile.missing)
-    splitting = {name: option for option, name in (("--group", group), ("--time", time)) if name}
-    roles: dict[str, tuple[Role, str]] = {
-        name: ("ignored", f"splits the rows ({option})") for name, option in splitting.items()
-    }
-    columns = decide_roles(facts, label=label, given={**roles, **given})
+    columns = decide_roles(facts, label=label, given={**_splitting(group, time), **given})
     return RawTables(
         parts=parts,
         columns=columns,
