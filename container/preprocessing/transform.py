@@ -139,8 +139,7 @@ class Preprocessor:
             columns["weight"] = pa.array(read_weights(table[name], name, origin=origin).astype(np.float32))
         if units is not rows:
             columns["group"] = pa.array(units)
-        values, kind = [pa.array(tabular.ravel())], pa.list_(pa.float32(), tabular.shape[1])  # from_arrays refuses 0
-        columns["tabular"] = pa.FixedSizeListArray.from_buffers(kind, len(tabular), [None], children=values)
+        columns["tabular"] = _fixed_size_lists(tabular)
         counts: dict[str, TextCounts] = {}
         for text in fitted.text_fields:
             values = (texts(table[column]) for column in text.columns)
@@ -236,3 +235,9 @@ def _lists(values: np.ndarray, counts: np.ndarray) -> pa.ListArray:
     offsets = np.zeros(len(counts) + 1, np.int32)
     np.cumsum(counts, out=offsets[1:])
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, pa.int32()))
+
+
+def _fixed_size_lists(values: np.ndarray) -> pa.FixedSizeListArray:
+    """[R, K] -> R lists of K; K may be 0."""
+    kind = pa.list_(pa.float32(), values.shape[1])
+    return pa.FixedSizeListArray.from_buffers(kind, len(values), [None], children=[pa.array(values.ravel())])
