@@ -8,12 +8,7 @@ from contracts.spelling import did_you_mean
 from contracts.step_contract import Fractions, Names, ProcessingSettings
 from contracts.value_types import MetricOfSplit
 
-_LOSSES = ("loss", "brier_score", "expected_calibration_error")
-
-
-def lower_is_better(metric: str) -> bool:
-    """Return whether a lower value of a metric (split/metric) is better."""
-    return metric.partition("/")[2] in _LOSSES
+LOSSES = ("loss", "brier_score", "expected_calibration_error")
 
 
 class ModelMetricsSettings(ProcessingSettings):
@@ -77,7 +72,7 @@ class ModelMetricsSettings(ProcessingSettings):
         budgets.append(f"fpr_{info.data.get('false_positive_rate', 0.1):g}")
         kinds = ["count"] if info.data.get("amount_field") is None else ["count", "dollar"]
         known = [
-            *_LOSSES,
+            *LOSSES,
             *METRICS,
             *(f"{kind}_recall_at_{budget}" for budget in budgets for kind in kinds),
             *(f"{name}_difference" for name in METRICS),

@@ -4,7 +4,7 @@ from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
-from contracts.metrics_settings import lower_is_better
+from contracts.metrics_settings import LOSSES
 from contracts.numbers import LARGEST_NUMBER, Json, Number
 from contracts.serving import CSV, MOST_TRANSFORM_MIB, PAYLOAD_MIB, TRANSFORM_REQUESTS
 from contracts.value_types import MetricOfSplit, Tags, TrackingName, TrackingUri
@@ -34,7 +34,7 @@ class Condition(Section):
         if (self.minimum is None) == (self.maximum is None):
             raise ValueError("give exactly one of minimum and maximum")
         self.check_limit(self.threshold)
-        if lower_is_better(self.metric) == self.higher_is_better:
+        if (self.metric.partition("/")[2] in LOSSES) == self.higher_is_better:
             better, right = ("lower", "maximum") if self.higher_is_better else ("higher", "minimum")
             raise ValueError(f"{self.metric} is better if it is {better}: give {right} instead")
         if self.margin and self.beat == "nothing":

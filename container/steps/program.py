@@ -20,7 +20,7 @@ from typing import Any
 from container.failure import Failure, write_failure
 from container.processes import set_up_logging
 from container.steps.hosts import is_sharded, read_hosts, with_local_paths
-from container.tables.data_files import data_files
+from container.tables.data_files import data_files, listed
 from contracts.atomic_files import temporary_path
 from contracts.errors import ContractError
 from contracts.input_files import exists, files_below, read_as
@@ -42,7 +42,6 @@ PROGRAMS = {
     "payload": "container.steps.payload",
 }
 COMPLETED, FAILED, STOPPED = 0, 1, 128 + signal.SIGTERM
-LISTED_FILES = 10
 assert PROGRAMS.keys() == PROCESSING_STEPS.keys(), "every processing job has a program"
 
 
@@ -189,9 +188,7 @@ def _input_folder(contract: StepContract, folder: StepFolder, root: Path) -> Pat
             return None
         problem = f"is missing: the folder {path} {'is empty' if path.is_dir() else 'does not exist'}"
     elif not matching:
-        names = ", ".join(str(file.relative_to(path)) for file in files[:LISTED_FILES])
-        more = f" and {len(files) - LISTED_FILES} more" if len(files) > LISTED_FILES else ""
-        problem = f"has no file that is named {' or '.join(folder.files)}; {path} contains {names}{more}"
+        problem = f"has no file that is named {' or '.join(folder.files)}; {path} contains {listed(path, files)}"
     elif all(file.stat().st_size == 0 for file in matching):
         problem = f"is empty: {matching[0]} has 0 bytes"
     else:

@@ -1,14 +1,19 @@
 """Declare the text encoders: which, and what of them is trained."""
 
-from typing import Literal
+from typing import Any, Literal
 
 from contracts import conditions
-from contracts.declaration import Settings, declare
+from contracts.declaration import Need, Settings, declare
 from contracts.model_classes import POOLED_CLASSES, TRANSFORMER_CLASSES, TWO_TEXT_CLASSES
 from contracts.numbers import Json
 
 _POOLED_TWO_TEXT_CLASSES = tuple(name for name in POOLED_CLASSES if name in TWO_TEXT_CLASSES)
 ENCODER_SIZES = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 8000}
+
+
+def _override(*needs: Need, classes: tuple[str, ...] = TWO_TEXT_CLASSES, **limits: Any) -> Any:
+    """Return the field of a setting for one of two texts; None is the setting for both."""
+    return declare(None, scope="train", classes=classes, needs=needs, **limits)
 
 
 class EncoderSettings(Settings):
@@ -40,14 +45,10 @@ class EncoderSettings(Settings):
     )
     """Train the encoder's embedding tables."""
 
-    primary_is_embeddings_trainable: bool | None = declare(
-        None, scope="train", classes=TWO_TEXT_CLASSES, needs=(conditions.TRAINS_ENCODERS,)
-    )
+    primary_is_embeddings_trainable: bool | None = _override(conditions.TRAINS_ENCODERS)
     """Override for the primary text."""
 
-    secondary_is_embeddings_trainable: bool | None = declare(
-        None, scope="train", classes=TWO_TEXT_CLASSES, needs=(conditions.TRAINS_ENCODERS,)
-    )
+    secondary_is_embeddings_trainable: bool | None = _override(conditions.TRAINS_ENCODERS)
     """Override for the secondary text."""
 
     pooling: Literal["first", "mean"] = declare("first", scope="train", classes=POOLED_CLASSES)
@@ -63,19 +64,13 @@ class EncoderSettings(Settings):
     )
     """Reinitialize the pooler of a pretrained encoder."""
 
-    primary_reinit_pooler: bool | None = declare(
-        None,
-        scope="train",
-        classes=_POOLED_TWO_TEXT_CLASSES,
-        needs=(conditions.POOLER, conditions.pretrained("primary_reinit_pooler")),
+    primary_reinit_pooler: bool | None = _override(
+        conditions.POOLER, conditions.pretrained("primary_reinit_pooler"), classes=_POOLED_TWO_TEXT_CLASSES
     )
     """Override for the primary text."""
 
-    secondary_reinit_pooler: bool | None = declare(
-        None,
-        scope="train",
-        classes=_POOLED_TWO_TEXT_CLASSES,
-        needs=(conditions.POOLER, conditions.pretrained("secondary_reinit_pooler")),
+    secondary_reinit_pooler: bool | None = _override(
+        conditions.POOLER, conditions.pretrained("secondary_reinit_pooler"), classes=_POOLED_TWO_TEXT_CLASSES
     )
     """Override for the secondary text."""
 
@@ -89,24 +84,10 @@ class EncoderSettings(Settings):
     )
     """Reinitialize the last n layers of a pretrained encoder."""
 
-    primary_reinit_layers: int | None = declare(
-        None,
-        scope="train",
-        ge=0,
-        le=1_000,
-        classes=TWO_TEXT_CLASSES,
-        needs=(conditions.pretrained("primary_reinit_layers"),),
-    )
+    primary_reinit_layers: int | None = _override(conditions.pretrained("primary_reinit_layers"), ge=0, le=1_000)
     """Override for the primary text."""
 
-    secondary_reinit_layers: int | None = declare(
-        None,
-        scope="train",
-        ge=0,
-        le=1_000,
-        classes=TWO_TEXT_CLASSES,
-        needs=(conditions.pretrained("secondary_reinit_layers"),),
-    )
+    secondary_reinit_layers: int | None = _override(conditions.pretrained("secondary_reinit_layers"), ge=0, le=1_000)
     """Override for the secondary text."""
 
     lora_rank: int = declare(0, scope="train", ge=0, le=4_096, classes=TRANSFORMER_CLASSES)
