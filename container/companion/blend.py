@@ -1,4 +1,4 @@
-"""Blend the logits of the network and of the companion, if val shows that this helps."""
+"""Blend the logits of the network and of the companion, unless val shows that this does not help."""
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -17,6 +17,7 @@ from contracts.errors import ContractError
 
 _FOLDS = 5
 _LARGEST = 100.0
+LEAST_GAIN = 0.001  # of val's log loss; a companion of less is not worth its size
 
 
 @dataclass(frozen=True)
@@ -82,7 +83,8 @@ class BlendTrial:
 
     @property
     def helps(self) -> bool:
-        return self.improvement > self.standard_error
+        """Return whether a gain is plausible: a small val seldom proves one (docs/companion.md)."""
+        return self.improvement + self.standard_error > LEAST_GAIN
 
 
 def try_blend(

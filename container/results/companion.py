@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from container.companion.blend import BlendedCompanion, try_blend
+from container.companion.blend import LEAST_GAIN, BlendedCompanion, try_blend
 from container.companion.fit import MOST_ROWS, Fitted, fit_companion, hash_order
 from container.companion.predict import predict
 from container.data.split import PreparedSplit
@@ -102,7 +102,9 @@ def _blend(hp: Hyperparameters, data: JobData, fitted: Fitted, alone: Combined) 
     rarer = int(np.bincount(labels["val"][known], minlength=len(data.class_weights)).argmin())
     report = CompanionReport(
         kept=trial.helps,
-        reason="" if trial.helps else "val does not improve by more than the standard error",
+        reason=""
+        if trial.helps
+        else f"val's log loss improves by less than {LEAST_GAIN}, also with the standard error added",
         factors=(trial.blend.network, trial.blend.companion),
         improvement=trial.improvement,
         standard_error=trial.standard_error,

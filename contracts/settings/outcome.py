@@ -44,9 +44,8 @@ class OutcomeSettings(Settings):
     """
 
     companion: bool = declare(False, scope="after", needs=(conditions.NOT_DRAFT,))
-    """Fit boosted trees on the table and on features of the texts. They are blended with the network if that improves
-    the log loss on val by more than its standard error. They are part of model.onnx and of the Predictor
-    (docs/companion.md).
+    """Fit boosted trees on the table and on features of the texts. They are blended with the network unless val
+    shows that this does not help. They are part of model.onnx and of the Predictor (docs/companion.md).
     """
 
     label_issues: bool = declare(False, scope="after", needs=(conditions.NOT_DRAFT,))
