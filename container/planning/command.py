@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from container.planning.arguments import PlanOptions
+from container.planning.calibrate import calibrated
 from container.planning.catalogue import Catalogue
 from container.planning.options import SPARE, Option, all_options, recommend
 from container.planning.remedies import remedies
@@ -44,7 +45,9 @@ def _plan(paths: JobPaths, options: PlanOptions) -> None:
     catalogue = Catalogue.load(options.catalogue)
     instances = catalogue.choose(options.instances)
     with opened(paths, options, catalogue) as work:
-        found = all_options(work, catalogue, instances, hosts=options.hosts, speeds={})
+        local, speeds = calibrated(work, catalogue) if options.calibrate else (None, {})
+        instances = [*instances, *([local] if local else [])]
+        found = all_options(work, catalogue, instances, hosts=options.hosts, speeds=speeds)
         taken = recommend(found, budget=options.budget, hours=options.hours)
         advice = [] if any(option.fits for option in found) else remedies(work, catalogue, found)
     lines = list(_summary(found, taken, options, catalogue))

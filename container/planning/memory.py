@@ -5,7 +5,6 @@ group, whose collectives do nothing. What differs on a GPU (attention, dropout, 
 """
 
 import gc
-import math
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -103,12 +102,8 @@ def step_memory(rank: Rank) -> Memory:
     local = replace(degrees, pp=1)
     if "ddp" in degrees.features(hp):
         local = ParallelDegrees()  # DistributedDataParallel refuses fake tensors; its buckets hold the gradients
-    # Buckets, and a second pass of the same step, find the gradients of the first.
-    # So do later microbatches of a pipeline that does not hold all of them.
-    again = hp.accumulate_grad_batches > 1 or "ddp" in degrees.features(hp)
-    passes = 2 if again or (degrees.pp > 1 and hp.pp_schedule != "GPipe") else 1
-    run = partial(_run_pipeline if degrees.pp > 1 else _run_step, rank, passes=passes)
-    with _fake_ranks(local) as ranks, _kernels_of(on_gpu=rank.on_gpu):
+    run = partial(_run_pipeline if degrees.pp > 1 else _run_step, rank)
+    with fake_ranks(local, torch.device("cpu")) as ranks, _kernels_of(on_gpu=rank.on_gpu):
         if hp.architecture.encoder == "transformer":
             with FakeTensorMode(allow_non_fake_inputs=True):
                 memory = run(ranks=ranks)
@@ -144,36 +139,41 @@ def _model_of(rank: Rank, tracker: "StorageTracker") -> Classifier:
     return model
 
 
-def _run_step(rank: Rank, *, ranks: RankMesh, passes: int) -> Memory:
+def _run_step(rank: Rank, *, ranks: RankMesh) -> Memory:
     tracker = StorageTracker()
     model = _model_of(rank, tracker)
     objective = WeightedCrossEntropy([1.0] * rank.hp.num_classes, ranks.device)
     with tracker:
         execution = parallelize(model, ranks, rank.hp, precision=rank.precision)
         before = tracker.restart()
-        batches = [_copied(batch) for batch in rank.batches] * passes
+        if rank.hp.accumulate_grad_batches > 1 or "ddp" in rank.degrees.features(rank.hp):
+            _allocate_gradients(model)  # of the pass before, or of the buckets
+        batches = [_copied(batch) for batch in rank.batches]
         execution.forward_backward(
             batches, objective=objective, normaliser=torch.ones(()), scale_loss=lambda loss: loss
         )
     return _memory(rank, model, tracker.peak - before)
 
 
-def _run_pipeline(rank: Rank, *, ranks: RankMesh, passes: int) -> Memory:
+def _allocate_gradients(model: nn.Module) -> None:
+    for weight in model.parameters():
+        if weight.requires_grad:
+            weight.grad = torch.empty_like(weight)
+
+
+def _run_pipeline(rank: Rank, *, ranks: RankMesh) -> Memory:
     """Return the larger memory of two ranks along pp: the first holds most microbatches, another has most weights."""
     hp, num_ranks, schedule = rank.hp, rank.degrees.pp, SCHEDULES[rank.hp.pp_schedule]
     rank_of = [schedule.rank_of(stage, num_ranks) for stage in range(num_ranks * schedule.stages_per_rank)]
     weights = [0] * num_ranks
     for plan in plan_stages(rank.build(), hp, rank_of=rank_of):
         weights[rank_of[plan.index]] += plan.parameters
-    each = (
-        _run_stages(rank, rank_of, ranks=ranks, pp_rank=pp_rank, passes=passes)
-        for pp_rank in {0, weights.index(max(weights))}
-    )
+    each = (_run_stages(rank, rank_of, ranks=ranks, pp_rank=pp_rank) for pp_rank in {0, weights.index(max(weights))})
     return max(each, key=lambda memory: memory.total)
 
 
-def _run_stages(rank: Rank, rank_of: Sequence[int], *, ranks: RankMesh, pp_rank: int, passes: int) -> Memory:
-    """Run the stages of a rank alone: as many microbatches forward as its schedule holds, then backward."""
+def _run_stages(rank: Rank, rank_of: Sequence[int], *, ranks: RankMesh, pp_rank: int) -> Memory:
+    """Run the stages of a rank alone on one microbatch, and add what the others keep that its schedule holds."""
     hp, num_ranks = rank.hp, rank.degrees.pp
     sharded = "fsdp" in rank.degrees.features(hp)
     shard = partial(shard_module, ranks=ranks, hp=hp, precision=rank.precision) if sharded else keep_whole
@@ -181,6 +181,7 @@ def _run_stages(rank: Rank, rank_of: Sequence[int], *, ranks: RankMesh, pp_rank:
     autocast = partial(torch.autocast, "cpu", dtype=rank.precision if cast else torch.bfloat16, enabled=cast)
     tracker = StorageTracker()
     model = _model_of(rank, tracker)
+    held = microbatches_held(hp, num_ranks, pp_rank)
     with tracker:
         divide_layers(model, ranks, hp)
         plans = [plan for plan in plan_stages(model, hp, rank_of=rank_of) if rank_of[plan.index] == pp_rank]
@@ -190,28 +191,31 @@ def _run_stages(rank: Rank, rank_of: Sequence[int], *, ranks: RankMesh, pp_rank:
             shard(stage)
             keep_gathered(stage, hp)
         before = tracker.restart()
-        for _ in range(passes):
-            _run_microbatches(stages, rank.batches, held=microbatches_held(hp, num_ranks, pp_rank))
-    sent = sum(_bytes(carry, rank.batches, model) for plan in plans for carry in (plan.receives, plan.sends))
-    return _memory(rank, model, tracker.peak - before + sent)
+        if held < hp.num_microbatches or hp.accumulate_grad_batches > 1:
+            _allocate_gradients(model)  # of the microbatches before
+        pending = []
+        for stage in stages:
+            start = tracker.now
+            inputs_and_outputs = _run_forward(stage, rank.batches[0])
+            # Later microbatches find the weights that fully_shard gathered; autocast casts weights for each anew.
+            gathered = sum(weight.numel() for weight in stage.parameters()) * rank.precision.itemsize if sharded else 0
+            pending.append((*inputs_and_outputs, max(0, tracker.now - start - gathered)))
+        others = round((held - 1) * sum(size for *_, size in pending))
+        while pending:
+            received, sent, _ = pending.pop()
+            torch.autograd.backward(sent, [torch.empty_like(tensor) for tensor in sent])
+            del received, sent
+    buffers = sum(_bytes(carry, rank.batches, model) for plan in plans for carry in (plan.receives, plan.sends))
+    return _memory(rank, model, tracker.peak - before + others + buffers)
 
 
-def _run_microbatches(stages: Sequence[Stage], batches: Sequence[PackedBatch], *, held: float) -> None:
-    """Compute as many microbatches as a rank holds, each on every stage of the rank; then their backward passes."""
-    pending = []
-    for index, stage in enumerate(stages):
-        count = max(1, math.ceil(held) if index == 0 else math.floor(held))
-        for batch in batches[:count]:
-            copied = _copied(batch)
-            carry = stage.plan.receives
-            rows = real_rows(batch, stage.text_indices).rows(carry)
-            received = [torch.empty(n, width).requires_grad_() for n, width in zip(rows, carry.widths, strict=True)]
-            result = stage(*received, batch=copied)
-            pending.append((received, result if isinstance(result, tuple) else (result,)))
-    while pending:
-        received, sent = pending.pop()
-        torch.autograd.backward(sent, [torch.empty_like(tensor) for tensor in sent])
-        del received, sent
+def _run_forward(stage: Stage, batch: PackedBatch) -> tuple[list[Tensor], tuple[Tensor, ...]]:
+    """Return the inputs and outputs of a stage for a microbatch."""
+    carry = stage.plan.receives
+    rows = real_rows(batch, stage.text_indices).rows(carry)
+    received = [torch.empty(n, width).requires_grad_() for n, width in zip(rows, carry.widths, strict=True)]
+    result = stage(*received, batch=_copied(batch))
+    return received, result if isinstance(result, tuple) else (result,)
 
 
 def microbatches_held(hp: Hyperparameters, ranks: int, pp_rank: int) -> float:
@@ -305,12 +309,12 @@ class StorageTracker(TorchDispatchMode):
 
 
 @contextmanager
-def _fake_ranks(degrees: ParallelDegrees) -> Iterator[RankMesh]:
+def fake_ranks(degrees: ParallelDegrees, device: torch.device) -> Iterator[RankMesh]:
     """Yield the mesh of rank 0 in a fake process group."""
     assert not dist.is_initialized(), "a plan runs in a process of its own"
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=degrees.product)
     try:
-        yield build_mesh(degrees, device=torch.device("cpu"))
+        yield build_mesh(degrees, device=device)
     finally:
         dist.destroy_process_group()
 

@@ -92,6 +92,10 @@ class Speed:
         traffic = known["bytes_per_value"] * (1 if half else 2) / (gpu.bandwidth_gb * 1e9 * known["bandwidth_share"])
         return cls(peak * 1e12 * known["product_share"], traffic, known["seconds_per_layer"])
 
+    def scaled(self, measured: float) -> "Speed":
+        """Return the speed with what a pass really takes, of the estimate."""
+        return replace(self, measured=measured)
+
     def of_pass(self, work: Work) -> dict[str, float]:
         """Return the seconds of a pass by cause; what the launches take beyond the rest counts as compute."""
         compute, traffic = work.flop / self.flops, work.values * self.seconds_per_value

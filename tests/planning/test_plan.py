@@ -184,3 +184,9 @@ def test_layer_parameters_are_those_of_the_formula(tmp_path):
 
     sizes = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
     assert layer_parameters(EncoderShape("text", "x", {"model_type": "bert", **sizes})) == BASE.layer_parameters
+
+
+@pytest.mark.slow
+def test_calibrate_adds_this_machine(tmp_path):
+    content = planned(tmp_path, "--instance", "ml.c7i.4xlarge", "--calibrate")
+    assert {option["instance"] for option in content["options"]} == {"ml.c7i.4xlarge", "this machine"}
