@@ -9,17 +9,21 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import pyarrow.parquet as pq
+from scipy.stats import spearmanr
 
 from benchmarks.printing import print_machine, print_table
 from benchmarks.review_data import COLUMNS, REPOSITORY, generate_reviews, lay_out_job, require_minilm
+from container.attribution import shapley
 from container.predictor import Predictor
 from contracts.paths import SPLITS, JobPaths
 
 _SENTENCES = 8
 _BATCH = 32
+_COMPARED, _FEWEST_PARTS = 50, 5
 _WARM_UP = 3
 _MOST = {"column": 6, "text": 60}  # times a prediction
 _TELLING = "I was disappointed, it is cheap and I will return it."
@@ -32,7 +36,16 @@ def main() -> int:
     print_machine()
     if arguments.jobs:
         rows = [_proofs(JobPaths(root), arguments) for root in arguments.jobs]
-        columns = ["job", "classes", "records", "sum differs by", "logit differs by", "deletions", "planted first"]
+        columns = [
+            "job",
+            "classes",
+            "records",
+            "sum differs by",
+            "logit differs by",
+            "Spearman, least and mean",
+            "deletions",
+            "planted first",
+        ]
         print_table("Reasons of the test records", columns, rows)
         return 0
     with tempfile.TemporaryDirectory() as folder:
@@ -137,11 +150,12 @@ def _proofs(paths: JobPaths, arguments: argparse.Namespace) -> list[str]:
     table = pq.read_table(next(paths.channel("test").glob("*.parquet")))
     records = table.select(list(predictor.feature_inputs)).to_pylist()[: arguments.records]
     sums, logits = _sums(predictor, records)
+    spearman = _estimates(predictor, records)
     better = _deletions(predictor, records[: arguments.deletions])
     planted = _planted(predictor, records, arguments.planted)
     count = min(len(records), arguments.deletions)
     return [
-        paths.root.name, str(len(predictor.class_labels)), str(len(records)), f"{sums:.0e}", f"{logits:.0e}",
+        paths.root.name, str(len(predictor.class_labels)), str(len(records)), f"{sums:.0e}", f"{logits:.0e}", spearman,
         f"{better} of {count}", f"{planted} of {arguments.planted}",
     ]  # fmt: skip
 
@@ -159,6 +173,22 @@ def _sums(predictor: Predictor, records: Sequence[Record]) -> tuple[float, float
         sums = max(sums, abs(total - reasons["logit"]))
         logits = max(logits, abs(reasons["logit"] - _logit(of_record, predictor.class_labels.index(reasons["class"]))))
     return sums, logits
+
+
+def _estimates(predictor: Predictor, records: Sequence[Record]) -> str:
+    """Return the least and the mean rank correlation of exact values with estimates at 200 permutations."""
+    found: list[float] = []
+    for record in records:
+        if len(found) == _COMPARED:
+            break
+        (exact,) = predictor.explain([record], level="text")
+        if len(exact["contributions"]) < _FEWEST_PARTS or "standard_error" in exact["contributions"][0]:
+            continue
+        with mock.patch.object(shapley, "MOST_EXACT", 0):
+            (estimate,) = predictor.explain([record], level="text", permutations=200)
+        pair = [{each["part"]: each["contribution"] for each in of["contributions"]} for of in (exact, estimate)]
+        found.append(float(spearmanr(list(pair[0].values()), [pair[1][part] for part in pair[0]]).statistic))
+    return f"{min(found):.3f}, {np.mean(found):.3f} ({len(found)})" if found else "none"
 
 
 def _deletions(predictor: Predictor, records: Sequence[Record]) -> int:

@@ -204,7 +204,8 @@ def test_keys_of_the_inputs_follow_the_hyperparameters(tmp_path: Path) -> None:
 
 def test_a_file_holds_its_weights_its_labels_and_no_path_of_this_machine(exported: Callable[[str], Exported]) -> None:
     made = exported("roberta")
-    assert [path.name for path in made.report.path.parent.iterdir() if path.is_file()] == ["model.onnx"]
+    files = {path.name for path in made.report.path.parent.iterdir() if path.is_file()}
+    assert files == {"model.onnx", "model.head.onnx"}
     assert made.report.num_bytes == made.report.path.stat().st_size
     metadata = {entry.key: entry.value for entry in onnx.load(made.report.path).metadata_props}
     assert metadata == {"model_class": "multimodal_bert", "num_classes": "3", "class_labels": '["c0", "c1", "c2"]'}
@@ -220,6 +221,24 @@ def test_weights_beyond_what_one_file_can_hold_lie_beside_it(tmp_path: Path, mon
     with torch.no_grad():
         expected = made.model(batch).softmax(-1).numpy()
     np.testing.assert_allclose(_run(made.report.path, _feed(made, batch)), expected, atol=1e-5)
+    made.report.data_path.unlink()  # the head has its own weights
+    onnxruntime.InferenceSession(str(tmp_path / "model.head.onnx"), providers=["CPUExecutionProvider"])
+
+
+@pytest.mark.parametrize("name", ["bert", "cross attention, table"])
+def test_the_head_computes_the_probabilities_from_the_features(exported: Callable[[str], Exported], name: str) -> None:
+    made = exported(name)
+    feed = _feed(made, _batch(made.case, [[5], [9, 3]]))
+    whole = onnxruntime.InferenceSession(str(made.report.path), providers=["CPUExecutionProvider"])
+    names = [entry.name for entry in whole.get_outputs()]
+    outputs = dict(zip(names, whole.run(names, feed)))
+    path = made.report.path.with_name("model.head.onnx")
+    head = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    given = {entry.name: (outputs | feed)[entry.name] for entry in head.get_inputs()}
+    (scores,) = head.run(["scores"], given)
+    found = torch.from_numpy(scores).softmax(-1).numpy()
+    np.testing.assert_allclose(found, outputs["probabilities"], atol=1e-6)
+    assert path.stat().st_size < made.report.num_bytes / 2  # it has no encoder
 
 
 def test_the_check_covers_padding_to_spare_and_a_record_alone(exported: Callable[[str], Exported]) -> None:
