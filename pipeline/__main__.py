@@ -9,6 +9,7 @@ from contracts.errors import ContractError
 from contracts.input_files import check_root
 from contracts.serving import PORT
 from pipeline.config_file import load_config
+from pipeline.estimate import print_estimate
 
 _ROOT = Path("pipeline_run")
 
@@ -31,6 +32,8 @@ def _run(options: argparse.Namespace) -> int:
 
         return serve_newest(options.root.absolute(), group=options.group, port=options.port)
     config = load_config(options.config)
+    if options.command in ("run", "upsert"):
+        print_estimate(config)
     if options.command == "definition":
         from pipeline.aws.definition import definition
 

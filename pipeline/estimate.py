@@ -1,0 +1,71 @@
+"""Print what the training of a pipeline needs and costs on its instances, by `python -m container plan`."""
+
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from contracts.steps import PYTORCH_TRAINING
+from pipeline.config import PipelineConfig
+from pipeline.config_aws import Aws, Machine
+from pipeline.plan import make_plan
+
+_CATALOGUE = Path(__file__).parents[1] / "container" / "planning" / "catalogue.json"
+_ROWS = 100_000  # of the printed cost: the rows of an execution are not known here
+_TOKENS = 512
+_TIMEOUT = 300.0  # seconds
+
+
+def print_estimate(config: PipelineConfig) -> None:
+    """Print memory, time and cost of the training on stderr, if the catalogue of plan has its instance type.
+
+    An estimate that fails is left out: it must not stop a pipeline.
+    """
+    if config.aws is None:
+        return
+    instance = training_instance(config.aws)
+    if instance not in json.loads(_CATALOGUE.read_text("utf-8"))["instances"]:
+        return
+    settings = make_plan(config, config.inputs).hyperparameters
+    tokens = int(settings.get("max_sen_len", _TOKENS))
+    with tempfile.TemporaryDirectory(prefix="estimate-") as folder:
+        Path(folder, "given.json").write_text(json.dumps(dict(settings)), encoding="utf-8")
+        command = [
+            sys.executable, "-m", "container", "plan", "--root", folder,
+            "--hyperparameters", str(Path(folder, "given.json")), "--rows", str(_ROWS), "--tokens", str(tokens),
+            "--instance", instance, "--hosts", str(config.aws.training_hosts),
+        ]  # fmt: skip
+        try:
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
+            found = json.loads(Path(folder, "plan.json").read_text("utf-8")) if ended.returncode == 0 else None
+        except (subprocess.TimeoutExpired, OSError, ValueError):
+            found = None
+    if found is not None:
+        print(described(found, instance=instance, tokens=tokens), file=sys.stderr, flush=True)
+
+
+def training_instance(aws: Aws) -> str:
+    """Return the type of the instances that train."""
+    group = aws.training.training_group
+    machines = aws.training.instance_groups if group else aws.steps
+    machine = machines.get(group or PYTORCH_TRAINING.name, Machine())
+    return machine.instance_type
+
+
+def described(found: dict[str, Any], *, instance: str, tokens: int) -> str:
+    """Return the sentence about a plan.json."""
+    taken = found["recommended"]
+    if taken is None:
+        needed = min((option["memory_gib"]["total"] for option in found["options"]), default=0.0)
+        return (
+            f"warning: the training will probably not fit on {instance}: a process needs about {needed:.1f} GiB. "
+            "`python -m container plan` says what would fit."
+        )
+    cost = taken["cost"]
+    return (
+        f"estimate: with {_ROWS:,} rows of {tokens} tokens, the training takes about {taken['hours']:.2f} hours on "
+        f"{taken['hosts']} x {instance} and costs ${cost['on_demand']:.2f} (prices of {cost['date']}, "
+        f"{cost['region']}), with {json.dumps(taken['settings'])}"
+    )
