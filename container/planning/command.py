@@ -155,7 +155,7 @@ def _table(found: Sequence[Option]) -> list[str]:
 
 def _cells(option: Option) -> tuple[str, ...]:
     memory = [f"{size:.2f}" for size in option.memory.in_gib().values()]
-    idle = f", {option.idle:.0%} idle" if option.idle else ""
+    idle = ", fp16" * option.settings.get("fp16", False) + f", {option.idle:.0%} idle" * bool(option.idle)
     return (
         option.instance.name, str(option.hosts), option.strategy + idle, *memory, "yes" if option.fits else "no",
         f"{option.time.tokens_per_second:,.0f}", f"{option.hours:.2f}", f"{option.dollars:.2f}", option.bound_by,

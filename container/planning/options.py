@@ -116,7 +116,7 @@ def _precisions(hp: Hyperparameters, instance: Instance) -> list[str | None]:
     """Return the precisions to plan: what the user chose; else bfloat16, or float32 and float16 where it is missing."""
     if instance.gpu is None:
         return ["bf16"] if hp.bf16 is True else [None]
-    if hp.fp16:
+    if hp.fp16 or not instance.gpu.runs:
         return ["fp16"]
     if hp.bf16 is False:
         return [None]
