@@ -57,7 +57,7 @@ def test_a_field_of_json_asks_for_reasons(asked, expected):
         ("columns", "level: 'columns'.*column, text, word"), (["text"], "level:.*column, text, word"),
         ("1", "level: '1'"), ({"level": "column", "top": "0"}, "top: is 0.*at least 1"),
         ({"top": "1.5"}, "top: is '1.5'"), ({"top": [1]}, "top: is"), ({"top": "9" * 5000}, "top: is"),
-        ({"levl": "text"}, "'levl' is not known.*column, text, word"), ({"level": None}, "level: None"),
+        ({"levels": "text"}, "'levels' is not known.*column, text, word"), ({"level": None}, "level: None"),
     ],
 )  # fmt: skip
 def test_another_level_or_top_is_400_with_the_allowed_ones(asked, message):
