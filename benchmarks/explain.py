@@ -26,7 +26,13 @@ _BATCH = 32
 _COMPARED, _FEWEST_PARTS = 50, 5
 _WARM_UP = 3
 _MOST = {"column": 6, "text": 60}  # times a prediction
-_TELLING = "I was disappointed, it is cheap and I will return it."
+_TELLING = "Unfortunately I was very disappointed, it looks cheap and it was returned."
+_FACTS = (
+    "I ordered it in blue.", "It has two pockets.", "The sleeves end at the elbow.", "It arrived on Monday.",
+    "I am 5'4 and weigh 130 lbs.", "The hem is at the knee.", "I ordered a size medium.", "I saw it in the store.",
+    "It has a zipper at the back.", "There is a print on the front.", "It comes in three colors.",
+    "The collar has a button.", "I wore it on Sunday.", "The fabric is cotton.", "It has a belt.",
+)  # fmt: skip
 
 Record = dict[str, Any]
 
@@ -59,7 +65,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=Path, nargs="+", metavar="DIR", help="check finished jobs instead of the cost")
     parser.add_argument("--records", type=int, default=2000, help="of each job, for the sums")
     parser.add_argument("--deletions", type=int, default=500, help="records of which a part is deleted")
-    parser.add_argument("--planted", type=int, default=100, help="reviews to which a telling sentence is appended")
+    parser.add_argument(
+        "--planted", type=int, default=100, help="neutral reviews to which a telling sentence is appended"
+    )
     return parser.parse_args()
 
 
@@ -156,7 +164,7 @@ def _proofs(paths: JobPaths, arguments: argparse.Namespace) -> list[str]:
     count = min(len(records), arguments.deletions)
     return [
         paths.root.name, str(len(predictor.class_labels)), str(len(records)), f"{sums:.0e}", f"{logits:.0e}", spearman,
-        f"{better} of {count}", f"{planted} of {arguments.planted}",
+        f"{better} of {count}", planted,
     ]  # fmt: skip
 
 
@@ -204,19 +212,19 @@ def _deletions(predictor: Predictor, records: Sequence[Record]) -> int:
     return better
 
 
-def _planted(predictor: Predictor, records: Sequence[Record], count: int) -> int:
-    """Return in how many neutral reviews an appended telling sentence has the largest contribution of all parts.
+def _planted(predictor: Predictor, records: Sequence[Record], count: int) -> str:
+    """Return in how many neutral reviews of clothes an appended telling sentence has the largest contribution.
 
-    Neutral reviews are those whose predictions are nearest to an even one, with two classes.
+    A neutral review has four sentences that state a fact, and the other columns of a test record.
     """
-    text = predictor.text_fields[0].column
-    with_text = [record for record in records if record[text]]
-    nearest = np.abs(predictor.predict(with_text).max(axis=1) - 0.5).argsort(kind="stable")[:count]
-    made = [{**with_text[i], text: f"{with_text[i][text]} {_TELLING}"} for i in nearest.tolist()]
-    ranked = 0
-    for reasons in predictor.explain(made, level="text"):
-        ranked += reasons["contributions"][0]["value"] == _TELLING
-    return ranked
+    if "Review Text" not in predictor.feature_inputs:
+        return "–"
+    rng = np.random.default_rng(0)
+    texts = [" ".join([*rng.choice(_FACTS, 4, replace=False), _TELLING]) for _ in range(count)]
+    made = [{**records[i % len(records)], "Review Text": text} for i, text in enumerate(texts)]
+    found = predictor.explain(made, level="text")
+    first = sum(reasons["contributions"][0]["value"] == _TELLING for reasons in found)
+    return f"{first} of {count}"
 
 
 if __name__ == "__main__":
