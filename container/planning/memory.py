@@ -133,7 +133,6 @@ def _sharded_slices(rank: Rank) -> Memory:
 
 def _model_of(rank: Rank, tracker: "StorageTracker") -> Classifier:
     model = rank.build().train()
-    model.to = lambda *_, **__: model  # a fake module cannot be moved
     for weight in model.parameters():
         tracker.add(weight)
     return model
@@ -335,6 +334,7 @@ def _kernels_of(*, on_gpu: bool) -> Iterator[None]:
     """Allocate what the kernels of the device allocate; attention takes one call instead of one for each chunk."""
     with ExitStack() as stack:
         stack.enter_context(replaced(attention.PackedLayout, "attend", _attend_on_gpu if on_gpu else _attend_on_cpu))
+        stack.enter_context(replaced(nn.Module, "to", lambda module, *_, **__: module))  # fake modules cannot be moved
         stack.enter_context(replaced(backbone, "_check_unknown_family", lambda *_, **__: True))
         if on_gpu:
             stack.enter_context(replaced(Dropout, "forward", _drop))
