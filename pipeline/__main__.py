@@ -32,8 +32,6 @@ def _run(options: argparse.Namespace) -> int:
 
         return serve_newest(options.root.absolute(), group=options.group, port=options.port)
     config = load_config(options.config)
-    if options.command in ("run", "upsert"):
-        print_estimate(config)
     if options.command == "definition":
         from pipeline.aws.definition import definition
 
@@ -49,9 +47,12 @@ def _run(options: argparse.Namespace) -> int:
                 print(start(config, _pairs(options.set)))
             else:
                 print({"upsert": upsert, "autoscale": autoscale}[options.command](config))
+        if options.command == "upsert":
+            print_estimate(config)  # before an execution costs money
         return 0
     from pipeline.local.run import run
 
+    print_estimate(config)
     return run(config, options.root.absolute(), image=options.docker)
 
 

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from contracts.errors import ContractError
 from contracts.steps import PYTORCH_TRAINING
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Aws, Machine
@@ -28,7 +29,10 @@ def print_estimate(config: PipelineConfig) -> None:
     instance = training_instance(config.aws)
     if instance not in json.loads(_CATALOGUE.read_text("utf-8"))["instances"]:
         return
-    settings = make_plan(config, config.inputs).hyperparameters
+    try:
+        settings = make_plan(config, config.aws.inputs, section="aws.inputs").hyperparameters
+    except ContractError:  # the commands that need the section report it
+        return
     tokens = int(settings.get("max_sen_len", _TOKENS))
     with tempfile.TemporaryDirectory(prefix="estimate-") as folder:
         Path(folder, "given.json").write_text(json.dumps(dict(settings)), encoding="utf-8")
