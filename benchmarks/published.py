@@ -92,7 +92,7 @@ BENCHMARKS = {
         "row_id",
         ("text", "name", "flavor"),
         ("cost", "attack", "health"),
-        ("type", "set", "rarity", "collectible"),
+        ("type", "set", "rarity"),
         max_sen_len=128,
         folds=5,
     ),
