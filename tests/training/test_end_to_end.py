@@ -178,7 +178,7 @@ def test_the_report_shows_the_text_of_the_most_confident_error(job):
 def test_the_time_of_each_phase_is_in_the_log_metrics_json_and_report(job):
     phases = (
         "read contracts", "prepare data", "start workers", "build model", "first step", "train", "validate",
-        "evaluate", "export", "explain", "report",
+        "evaluate", "export", "explain", "reasons", "report",
     )  # fmt: skip
     timeline = json.loads((job.paths.output_data / artifacts.METRICS).read_text())["timeline"]
     assert tuple(timeline) == phases
