@@ -7,6 +7,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,7 +25,7 @@ from contracts.paths import SPLITS, JobPaths
 
 _SENTENCES = 8
 _BATCH = 32
-_COMPARED, _FEWEST_PARTS = 50, 5
+_COMPARED, _FEWEST_PARTS, _BY_SHAP = 50, 5, 20
 _WARM_UP = 3
 _MOST = {"column": 6, "text": 60}  # times a prediction
 _TELLING = "Unfortunately I was very disappointed, it looks cheap and it was returned."
@@ -51,6 +53,7 @@ def main() -> int:
             "Spearman, least and mean",
             "deletions",
             "planted first",
+            "from shap",
         ]
         print_table("Reasons of the test records", columns, rows)
         return 0
@@ -164,7 +167,7 @@ def _proofs(paths: JobPaths, arguments: argparse.Namespace) -> list[str]:
     count = min(len(records), arguments.deletions)
     return [
         paths.root.name, str(len(predictor.class_labels)), str(len(records)), f"{sums:.0e}", f"{logits:.0e}", spearman,
-        f"{better} of {count}", planted,
+        f"{better} of {count}", planted, _shap_difference(predictor, records[:_BY_SHAP]),
     ]  # fmt: skip
 
 
@@ -197,6 +200,25 @@ def _estimates(predictor: Predictor, records: Sequence[Record]) -> str:
         pair = [{each["part"]: each["contribution"] for each in of["contributions"]} for of in (exact, estimate)]
         found.append(float(spearmanr(list(pair[0].values()), [pair[1][part] for part in pair[0]]).statistic))
     return f"{min(found):.3f}, {np.mean(found):.3f} ({len(found)})" if found else "none"
+
+
+def _shap_difference(predictor: Predictor, records: Sequence[Record]) -> str:
+    """Return the largest difference of a column's contribution from that of shap's exact explainer."""
+    if find_spec("shap") is None:
+        return "pip install shap"
+    shap, columns = import_module("shap"), list(predictor.feature_inputs)
+    masker, largest = shap.maskers.Independent(np.zeros((1, len(columns)))), 0.0
+    for record, reasons in zip(records, predictor.explain(records)):
+        k = predictor.class_labels.index(reasons["class"])
+
+        def logits(kept: np.ndarray, record: Record = record, k: int = k) -> np.ndarray:
+            made = [{name: record[name] if keep else None for name, keep in zip(columns, row)} for row in kept]
+            return np.array([_logit(each, k) for each in predictor.predict(made)])
+
+        expected = shap.explainers.Exact(logits, masker)(np.ones((1, len(columns)))).values[0]
+        found = {each["part"]: each["contribution"] for each in reasons["contributions"]}
+        largest = max(largest, *(abs(found.get(name, 0.0) - value) for name, value in zip(columns, expected)))
+    return f"{largest:.0e} ({len(records)})"
 
 
 def _deletions(predictor: Predictor, records: Sequence[Record]) -> int:
