@@ -105,6 +105,8 @@ def _tune(options: argparse.Namespace, paths: JobPaths) -> int:
 def _predict(options: argparse.Namespace, paths: JobPaths) -> int:
     from container.predict import predict
 
+    if options.top is not None and options.explain is None:
+        raise ContractError("--top: has no effect without --explain", "Add --explain column, text or word.")
     return predict(options.model or paths.model, options.input, options.output, level=options.explain, top=options.top)
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -251,6 +251,10 @@ class Predictor:
             ContractError: as `predict`; an unknown level or label; a text has more than 256 pieces; the model was
                 exported by an earlier version, or its backend is not ONNX Runtime.
         """
+        if classes is not None:
+            if isinstance(classes, str) or not isinstance(classes, Iterable):
+                raise ContractError(f"classes: is {classes!r}, not a list", "Pass one label per record.")
+            classes = list(classes)
         question = Question(level=level, top=top, permutations=permutations)
         self.check_explainable()
         table = records_to_table(records, self.feature_inputs)

@@ -59,14 +59,17 @@ def add_plan_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _positive(kind: type[int] | type[float]) -> Any:
-    def parse(text: str) -> float:
+    def number(text: str) -> float:
         value = kind(text)
         if not 0 < value < float("inf"):
             raise argparse.ArgumentTypeError(f"{text} is not above 0")
         return value
 
-    return parse
+    return number
 
 
 def _list(parse: Any) -> Any:
-    return lambda text: tuple(parse(part.strip()) for part in text.split(",") if part.strip())
+    def comma_separated(text: str) -> tuple[Any, ...]:
+        return tuple(parse(part.strip()) for part in text.split(",") if part.strip())
+
+    return comma_separated

@@ -72,8 +72,10 @@ def opened(paths: JobPaths, options: PlanOptions, catalogue: Catalogue) -> Itera
         if options.hyperparameters is not None:
             if not options.hyperparameters.is_file():
                 raise ContractError(f"--hyperparameters: {options.hyperparameters} is not a file", "Correct the path.")
-            paths = JobPaths(Path(scratch, "job"))
+            data, paths = paths.root / "input" / "data", JobPaths(Path(scratch, "job"))
             paths.config.mkdir(parents=True)
+            if data.is_dir():
+                (paths.root / "input" / "data").symlink_to(data.absolute())
             shutil.copyfile(options.hyperparameters, paths.hyperparameter_files[-1])
         work = read_workload(paths, catalogue, scratch=Path(scratch), rows=options.rows, tokens=options.tokens)
         if options.global_batch:

@@ -244,13 +244,11 @@ def settings_of(work: Workload, strategy: Strategy, *, passes: int, checkpointin
         settings["num_microbatches"] = microbatches(records, degrees.pp)
     if strategy.half == "fp16":
         settings["fp16"] = True
-    return {
-        name: value for name, value in settings.items() if name in strategy.settings or value != _default(work, name)
-    }
-
-
-def _default(work: Workload, name: str) -> Any:
-    return getattr(work.hp, name)
+    own = work.hp.model_dump(mode="json")
+    division = {name: default for name, default in _undivided(work).hp.model_dump(mode="json").items()
+                if name in (*_PARALLEL, *_SIZES) and own[name] != default}  # fmt: skip
+    settings = {**division, **settings}
+    return {name: value for name, value in settings.items() if name in strategy.settings or value != own[name]}
 
 
 def microbatches(records: int, ranks: int) -> int:

@@ -71,7 +71,7 @@ class Speed:
     Attributes:
         flops: FLOP/s of matrix products.
         seconds_per_value: of memory traffic for a hidden state.
-        seconds_per_layer: least time of a layer in a pass: its kernels are launched one after another.
+        seconds_per_layer: least time of a layer in a pass: its operations start one after another.
         measured: what one pass really takes, of the estimate; from --calibrate.
     """
 
@@ -86,7 +86,8 @@ class Speed:
         gpu = instance.gpu
         if gpu is None:
             peak = instance.vcpu * instance.vcpu_gflops * 1e9
-            return cls(peak * measurements["cpu"]["product_share"])
+            known = measurements["cpu"]
+            return cls(peak * known["product_share"], seconds_per_layer=known["seconds_per_layer"])
         known = measurements["half"]
         peak = gpu.half_tflops if half else gpu.float32_tflops
         traffic = known["bytes_per_value"] * (1 if half else 2) / (gpu.bandwidth_gb * 1e9 * known["bandwidth_share"])

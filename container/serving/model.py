@@ -177,6 +177,8 @@ class ServedModel:
         self, part: Prepared, compute: Compute, run: Callable[[Callable[[], Any]], Any]
     ) -> list[dict[str, Any]]:
         """Return the reasons of the valid records of a part, before the package's calibration."""
+        if not part.indices:
+            return []  # every record is invalid
         assert part.table is not None
         assert part.question is not None
         found = []

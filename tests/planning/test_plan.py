@@ -110,6 +110,11 @@ def test_data_gives_rows_and_tokens(tmp_path):
     job = json.loads((tmp_path / "plan.json").read_text())["job"]
     assert job["rows"] == {"train": 60, "val": 10, "test": 10}
     assert 8 < job["tokens_per_record"] < 20
+    given = tmp_path / "given.json"
+    given.write_text(json.dumps(SETTINGS))
+    options = ["--hyperparameters", str(given), "--instance", "ml.c7i.4xlarge"]
+    assert main(["plan", "--root", str(tmp_path), *options]) == 0
+    assert json.loads((tmp_path / "plan.json").read_text())["job"] == job
 
 
 @pytest.mark.slow
@@ -121,6 +126,11 @@ def test_the_global_batch_is_that_of_one_gpu_on_four(tmp_path):
     by_name = {option["strategy"]: option for option in content["options"]}
     assert by_name["ddp"]["settings"] == {"strategy": "ddp", "batch_size": 8}
     assert by_name["fsdp"]["memory_gib"]["weights"] < by_name["ddp"]["memory_gib"]["weights"]
+
+
+def test_the_settings_undo_the_division_of_the_given_ones(tmp_path):
+    content = planned(tmp_path, "--instance", "ml.g5.xlarge", pp_size=2, nproc_per_node=2, num_microbatches=2)
+    assert content["options"][0]["settings"] == {"pp_size": 1, "nproc_per_node": None, "num_microbatches": 4}
 
 
 def test_a_budget_that_nothing_meets_names_the_cheapest_option(tmp_path, capsys):

@@ -219,3 +219,10 @@ def test_predict_names_an_unknown_level(calibrated_job, tmp_path, capsys):
     table(4, seed=9).to_csv(tmp_path / "in.csv", index=False)
     assert predict(calibrated_job.model, [tmp_path / "in.csv"], tmp_path / "out.csv", level="rows") == 1
     assert "column, text, word" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_part_without_a_valid_record_has_its_errors_and_no_reasons(server):
+    answer = server.ask("\n".join(["oops"] * 3), JSON_LINES, accept=JSON_LINES, **{HEADER: "explain"})
+    assert answer.status == 200
+    assert ["error" in json.loads(line) for line in answer.body.splitlines()] == [True] * 3
