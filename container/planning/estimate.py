@@ -68,6 +68,6 @@ def _ask(hp: Hyperparameters, prepared: Path, *, hosts: int, per_host: int, expl
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=True)
         return json.loads(ended.stdout.splitlines()[-1])
-    except (subprocess.SubprocessError, ValueError, IndexError) as error:
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:  # OSError: no memory for a process
         logger.debug("no estimate of memory: %s", error)
         return None

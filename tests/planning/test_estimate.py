@@ -43,6 +43,15 @@ def test_a_failed_estimate_leaves_the_failure_as_it_is(tmp_path):
     assert with_estimate(failure, HP, tmp_path, hosts=1, per_host=1) is failure
 
 
+def test_a_host_without_memory_for_the_estimate_keeps_the_failure(monkeypatch, tmp_path):
+    def refuse(*_, **__):
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(estimate.subprocess, "run", refuse)
+    failure = Failure("out of memory: CUDA", "Lower it.")
+    assert with_estimate(failure, HP, tmp_path, hosts=1, per_host=1) is failure
+
+
 def test_a_job_above_the_gpu_is_warned_of_before_its_model_is_loaded(monkeypatch, caplog):
     parts = {"weights": 6.0, "gradients": 6.0, "optimizer": 12.0, "activations": 4.0, "total": 28.0}
     answer = {
