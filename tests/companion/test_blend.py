@@ -50,6 +50,14 @@ def test_two_independent_models_are_blended_by_what_each_is_worth():
     assert found.blend.network > found.blend.companion > 0.3
 
 
+def test_a_gain_that_a_small_val_cannot_prove_is_taken():
+    labels = np.random.default_rng(5).integers(0, 3, 73)
+    network, companion = noisy(labels, strength=2, seed=0, classes=3), noisy(labels, strength=0.3, seed=10, classes=3)
+    found = tried(network, companion, labels)
+    assert 0 < found.improvement < found.standard_error
+    assert found.helps
+
+
 def test_noise_does_not_help():
     found = tried(noisy(LABELS, strength=2, seed=0, classes=3), noisy(LABELS, strength=0, seed=1, classes=3))
     assert not found.helps
