@@ -21,13 +21,13 @@ from benchmarks.printing import print_machine, print_table
 from benchmarks.review_data import lay_out_job, minilm_folder
 from benchmarks.review_jobs import configuration
 from container.companion.fit import Fitted, fit_companion
-from container.companion.predict import predict
+from container.companion.graph import predict
 from container.data.split import PreparedSplit
 from container.decision.softmax import log_softmax
 from container.evaluation.bootstrap import estimate_metrics
-from container.evaluation.label_issues import find_label_issues
 from container.preprocessing.prepare import prepare_data
 from container.results.companion import out_of_fold
+from container.results.label_issues import find_label_issues
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.paths import SPLITS
 
@@ -39,7 +39,7 @@ COLUMNS = ("task", "part", "split", "log loss", "AUROC", "average precision", "F
 def main() -> int:
     parser = argparse.ArgumentParser(description="Measure the companion without a network.")
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--work", type=Path, default=Path("bench-companion"))
+    parser.add_argument("--work", type=Path, default=Path("build/companion"))
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=list(TASKS))
     parser.add_argument("--flips", type=int, default=1, help="number of seeds of the label flips; 0 = none")
     arguments = parser.parse_args()

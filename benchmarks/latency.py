@@ -14,9 +14,7 @@ import torch
 
 from benchmarks.printing import print_machine, print_table
 from benchmarks.review_data import COLUMNS, require_minilm
-from container.data.batch import PackedBatch
-from container.data.records import PackedArrays
-from container.data.split import packed_text
+from container.data.batch import PackedBatch, PackedText
 from container.export.onnx import export_onnx, feed_of
 from container.export.variants import WRITERS
 from container.models.build import build_classifier
@@ -75,9 +73,9 @@ def _record(tokens: int) -> PackedBatch:
     """Return one record with one chunk of words in the vocabulary."""
     rng = np.random.default_rng(0)
     ids = np.concatenate([[101], rng.integers(1996, 20_000, tokens - 2), [102]])
-    packed = PackedArrays(ids, np.arange(tokens), np.array([tokens]), np.array([0]))
+    text = PackedText.of_chunks(torch.from_numpy(ids), lengths=[tokens], chunk_record=torch.zeros(1, dtype=torch.int64))
     return PackedBatch(
-        texts=(packed_text(packed),),
+        texts=(text,),
         tabular=torch.from_numpy(rng.normal(size=(1, _INPUTS)).astype(np.float32)),
         labels=torch.zeros(1, dtype=torch.int64),
         rows=torch.zeros(1, dtype=torch.int64),

@@ -18,6 +18,8 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import torch
@@ -33,8 +35,8 @@ from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.parallel.parallelize import parallelize
 from container.training.checkpoint import CheckpointStore
+from container.training.job_data import JobData
 from container.training.loop import Trainer
-from container.training.profiling import StepProfiler
 from container.training.progress import Progress
 from container.training.state import ValidationSchedule
 from container.training.stop import StopFlag
@@ -133,19 +135,16 @@ def trainer_step(model: Classifier, hp: Hyperparameters, *, folder: Path, steps:
     ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
     execution = parallelize(model, ranks, hp, precision=torch.float32)
     execution.module.train()
-    run = TrainingRun.begin(
-        hp, execution, CheckpointStore(folder / "checkpoints", keep=1, device=ranks.device), identity={}
-    )
+    run = TrainingRun(hp, execution, CheckpointStore(folder / "checkpoints", keep=1, device=ranks.device), identity={})
     no_records = pa.table({"label": pa.array([], pa.int64())})
+    fitted: Any = SimpleNamespace(fitted=SimpleNamespace(class_labels=range(hp.num_classes)))
     trainer = Trainer(
         Job(JobPaths(folder), hp, Scratch(folder), folder),
         run,
-        splits={"train": no_records, "val": no_records},
-        class_labels=range(hp.num_classes),
-        class_weights=[1.0] * hp.num_classes,
+        data=JobData(fitted, {"train": no_records, "val": no_records}, [1.0] * hp.num_classes),
         schedule=ValidationSchedule(steps * run.batch_plan.global_batch, steps, 1, 1.0),
         progress=Progress(reports=True, total_steps=steps, max_epochs=1, step=0, tensorboard=folder / "tensorboard"),
-        profiler=StepProfiler(enabled=False, ranks=ranks, steps=steps, folder=folder),
+        profiler=None,
         stop=StopFlag(),
     )
 

@@ -11,6 +11,8 @@ joined         preset recommended; the texts are one sequence (text_name is a li
 best           preset best, with joined texts
 two_encoders   preset recommended, with two of the texts
 one_text       preset recommended, with one of the texts
+lightgbm, autogluon   others, in an environment of their own (--peers; published_peers.py)
+autogluon_mm   AutoGluon Multimodal with the same encoder and 3 epochs, with autogluon.multimodal in that environment
 """
 
 import argparse
@@ -28,13 +30,15 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.printing import print_machine, print_table
-from benchmarks.quality import auroc_one_versus_rest, run_job
+from benchmarks.quality import auroc_one_versus_rest, run_autogluon, run_job
 from benchmarks.quality_tasks import Task
 from benchmarks.review_data import REPOSITORY, require_minilm
 
 SHARED = REPOSITORY.parent / "shared"
 FIGURES = SHARED / "data" / "published" / "figures.csv"
-SYSTEMS = ("joined", "best", "two_encoders", "one_text")
+PEERS = ("lightgbm", "autogluon")
+MULTIMODAL = "autogluon_mm"
+SYSTEMS = ("joined", "best", "two_encoders", "one_text", MULTIMODAL, *PEERS)
 
 
 @dataclass(frozen=True)
@@ -62,6 +66,7 @@ class Benchmark:
             "tab_field_list": list(self.numbers),
             "cat_field_list": list(self.categories),
             "max_sen_len": self.max_sen_len,
+            "early_stop_metric": "val/auroc",  # the metric of the benchmark, which AutoGluon is also told
             "preset": "best" if system == "best" else "recommended",
             "model_class": "multimodal_bert",
             **texts.get(system, {"text_name": list(self.texts)}),
@@ -116,7 +121,10 @@ def _measure(name: str, arguments: argparse.Namespace) -> None:
             splits = SHARED / "tools" / "published_splits.py"
             subprocess.run([sys.executable, str(splits), name, str(fold), str(folder)], check=True, capture_output=True)
         for system in arguments.systems:
-            auroc, parts, minutes = _fold(folder, benchmark, system, json.loads(arguments.set))
+            if system in PEERS:
+                auroc, parts, minutes = _peer(folder, benchmark, system, arguments)
+            else:
+                auroc, parts, minutes = _fold(folder, benchmark, system, arguments)
             found[system, fold] = auroc
             rows.append([str(fold), system, f"{auroc:.4f}", *parts, f"{minutes:.1f}"])
             print("  ".join([name, *rows[-1]]), flush=True)
@@ -126,24 +134,62 @@ def _measure(name: str, arguments: argparse.Namespace) -> None:
 
 
 def _fold(
-    folder: Path, benchmark: Benchmark, system: str, given: Mapping[str, Any]
+    folder: Path, benchmark: Benchmark, system: str, arguments: argparse.Namespace
 ) -> tuple[float, tuple[str, str], float]:
     """Return the AUROC of test, that of the network and of the companion alone, and the minutes of the job."""
     table = pd.read_parquet(folder / "test.parquet", columns=[benchmark.label])
     classes = sorted(pd.read_parquet(folder / "train.parquet")[benchmark.label].unique().tolist())
     root = folder / system
     shutil.rmtree(root, ignore_errors=True)
-    settings = {"tokenizer": str(require_minilm()), **benchmark.settings(system), **given}
+    settings = {"tokenizer": str(require_minilm()), **benchmark.settings(system), **json.loads(arguments.set)}
     began = time.monotonic()
-    scores = run_job(root, Task(folder, settings), {}, classes)["test"]
+    task = Task(folder, settings)
+    if system == MULTIMODAL:
+        given = {"max_epochs": 3, **settings}
+        found = run_autogluon(root, task, given, seed=42, classes=classes, python=arguments.peers)
+    else:
+        found = run_job(root, task, {}, classes)
     minutes = (time.monotonic() - began) / 60
     truth = table[benchmark.label].map(classes.index).to_numpy()
-    metrics = json.loads((root / "output/data/metrics.json").read_text())
+    report = root / "output/data/metrics.json"
+    metrics = json.loads(report.read_text()) if report.is_file() else {}
     of_parts = (metrics.get("companion") or {}).get("parts") or {}
     alone = [of_parts.get(part, {}).get("test", {}).get("auroc", {}).get("value") for part in ("network", "companion")]
     shown = tuple("-" if value is None else f"{value:.4f}" for value in alone)
     shutil.rmtree(root / "checkpoints", ignore_errors=True)
-    return auroc_one_versus_rest(truth, scores), (shown[0], shown[1]), minutes
+    return auroc_one_versus_rest(truth, found["test"]), (shown[0], shown[1]), minutes
+
+
+def _peer(
+    folder: Path, benchmark: Benchmark, system: str, arguments: argparse.Namespace
+) -> tuple[float, tuple[str, str], float]:
+    """Return what `_fold` returns, of another system."""
+    table = pd.read_parquet(folder / "test.parquet", columns=[benchmark.label])
+    classes = sorted(pd.read_parquet(folder / "train.parquet")[benchmark.label].unique().tolist())
+    root = folder / system
+    shutil.rmtree(root, ignore_errors=True)
+    root.mkdir()
+    job = {
+        "system": system,
+        "data": str(folder),
+        "folder": str(root),
+        "label": benchmark.label,
+        "texts": benchmark.texts,
+        "numbers": benchmark.numbers,
+        "categories": benchmark.categories,
+        "classes": classes,
+        "seconds": round(arguments.minutes * 60),
+    }
+    (root / "job.json").write_text(json.dumps(job))
+    began = time.monotonic()
+    with (root / "log.txt").open("w") as log:
+        script = REPOSITORY / "benchmarks" / "published_peers.py"
+        command = [str(arguments.peers), str(script), str(root / "job.json")]
+        subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
+    minutes = (time.monotonic() - began) / 60
+    scores = pd.read_parquet(root / "test.parquet").to_numpy()
+    truth = table[benchmark.label].map(classes.index).to_numpy()
+    return auroc_one_versus_rest(truth, scores), ("-", "-"), minutes
 
 
 def _means(name: str, found: Mapping[tuple[str, int], float]) -> list[list[str]]:
@@ -172,8 +218,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--folds", type=int, nargs="+", help="default: all folds of the protocol")
     parser.add_argument("--systems", choices=SYSTEMS, nargs="+", default=["joined"])
     parser.add_argument("--set", default="{}", help='settings in addition, as JSON, e.g. {"bf16": true}')
+    parser.add_argument("--peers", type=Path, help="interpreter of an environment with autogluon.tabular[all]")
+    parser.add_argument("--minutes", type=float, default=10, help="limit of AutoGluon's fit of a fold")
     parser.add_argument("--work", type=Path, default=REPOSITORY / "build" / "published", help="folder of the jobs")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if set(arguments.systems) & {MULTIMODAL, *PEERS} and arguments.peers is None:
+        parser.error("--systems lightgbm, autogluon and autogluon_mm need --peers PYTHON")
+    return arguments
 
 
 if __name__ == "__main__":

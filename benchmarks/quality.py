@@ -1,5 +1,7 @@
 """Compare the presets, a stack of TF-IDF and boosted trees, and AutoGluon on the real tables, with standard errors.
 
+The system "joined" is preset recommended with both texts as one sequence for one encoder, beside an encoder for each.
+
 recommended     clothing reviews: whether a product is recommended, from both texts and the table
 rating          clothing reviews: the rating, 1 to 5, from both texts alone
 effectiveness   drug reviews: five classes, from two texts, a number and three categories
@@ -40,7 +42,7 @@ from benchmarks.review_data import REPOSITORY, lay_out_job, minilm_folder
 from benchmarks.stack import stack_probabilities
 from contracts.paths import SPLITS
 
-SYSTEMS = ("defaults", "recommended", "best", "stack", "autogluon")
+SYSTEMS = ("defaults", "recommended", "joined", "best", "stack", "autogluon")
 AUTOGLUON_EPOCHS = 4  # as preset recommended on the drug reviews
 SAMPLES = 200
 HELD_OUT = ("val", "test")
@@ -123,12 +125,14 @@ def _measure(name: str, system: str, given: Mapping[str, Any], arguments: argpar
             shutil.rmtree(root, ignore_errors=True)
         if system == "autogluon":
             found = [
-                _autogluon(root, task, given, seed=seed, classes=classes, python=arguments.autogluon)
+                run_autogluon(root, task, given, seed=seed, classes=classes, python=arguments.autogluon)
                 for seed, root in runs.items()
             ]
         else:
+            preset = "recommended" if system == "joined" else system
+            asked = task.with_joined_texts() if system == "joined" else task
             found = [
-                run_job(root, task, {"preset": system, "seed": seed, **given}, classes) for seed, root in runs.items()
+                run_job(root, asked, {"preset": preset, "seed": seed, **given}, classes) for seed, root in runs.items()
             ]
     minutes = (time.monotonic() - started) / 60 / len(seeds)
     values = {
@@ -157,10 +161,10 @@ def run_job(root: Path, task: Task, settings: Mapping[str, Any], classes: Sequen
     }
 
 
-def _autogluon(
+def run_autogluon(
     root: Path, task: Task, given: Mapping[str, Any], *, seed: int, classes: Sequence[Any], python: Path
 ) -> dict[str, np.ndarray]:
-    """Fit AutoGluon with the encoder and the precision of `given`; return the probabilities of val and test."""
+    """Fit AutoGluon with the encoder, precision and epochs of `given`; return the probabilities of val and test."""
     root.mkdir(parents=True)
     kinds = {
         "text": ["text_name", "primary_text_name", "secondary_text_name"],
@@ -176,7 +180,7 @@ def _autogluon(
     }
     job = {"folder": str(root), "data": str(task.data), "label": task.settings["label_name"], "column_types": types}
     job |= {"encoder": given["tokenizer"], "precision": "bf16-mixed" if given.get("bf16") else 32}
-    job |= {"max_epochs": AUTOGLUON_EPOCHS, "seed": seed, "classes": list(classes)}
+    job |= {"max_epochs": given.get("max_epochs", AUTOGLUON_EPOCHS), "seed": seed, "classes": list(classes)}
     (root / "job.json").write_text(json.dumps(job))
     with (root / "train.log").open("w") as log:
         command = [str(python), str(REPOSITORY / "benchmarks" / "quality_autogluon.py"), str(root / "job.json")]

@@ -47,6 +47,12 @@ class Task(NamedTuple):
     table: Callable[[], pd.DataFrame] | None = None
     rows: tuple[int, int, int] = (0, 0, 0)
 
+    def with_joined_texts(self) -> "Task":
+        """Return the task with its two texts as one sequence for one encoder."""
+        settings = dict(self.settings)
+        texts = [settings.pop(f"{role}_text_name") for role in ("primary", "secondary")]
+        return self._replace(settings={**settings, "text_name": texts, "model_class": "multimodal_bert"})
+
     def write_missing(self) -> None:
         """Write the folder if it is missing.
 

@@ -16,7 +16,7 @@ import onnxruntime
 
 from benchmarks.printing import print_machine, print_table
 from benchmarks.review_data import COLUMNS, REPOSITORY, generate_reviews, lay_out_job, require_minilm
-from container.data.records import pack_text, pad_text
+from container.data.records import pad_text
 from container.preprocessing.transform import Preprocessor
 from container.processes import available_cores
 from container.tables.records import records_to_table
@@ -132,10 +132,10 @@ def _feed(model: Path, record: Mapping[str, Any]) -> tuple[dict[str, np.ndarray]
     preprocessor = Preprocessor.load(model)
     field = preprocessor.fitted.text_fields[0]
     arrays = RecordArrays.from_batch(preprocessor.transform(records_to_table([record])).batch, [field.role])
-    packed = pack_text(arrays.texts, [0])
-    ids, mask = pad_text(packed, 1)
+    text = arrays.texts[0].take(np.array([0]))
+    ids, mask = pad_text(text)
     feed = {"input_ids": ids, "attention_mask": mask, "tabular": arrays.tabular}  # the default names
-    return feed, len(packed.tokens)
+    return feed, len(text.tokens)
 
 
 def _csv(record: Mapping[str, Any], columns: Sequence[str]) -> bytes:

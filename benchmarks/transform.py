@@ -16,7 +16,7 @@ from benchmarks.serving import train_to_serve
 from benchmarks.serving_memory import resident
 from container.predictor import Predictor
 from container.processes import available_cores
-from container.serving.capacity import execution_parameters
+from container.serving.application import execution_parameters
 from contracts import artifacts
 from contracts.serving import JSON_LINES, ServingSettings
 from testing.batch_transform import Transform

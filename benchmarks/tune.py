@@ -54,7 +54,7 @@ _FIRST_STEP = re.compile(r"first optimizer step done ([\d.]+) s after")
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", type=Path, default=REAL_REVIEWS, help="folder of {train,val,test}.parquet")
-    parser.add_argument("--work", type=Path, default=Path("tune_bench"), help="folder of the searches, replaced")
+    parser.add_argument("--work", type=Path, default=Path("build/tune"), help="folder of the searches, replaced")
     parser.add_argument("--trials", type=int, default=20)
     parser.add_argument("--rows", type=int, default=None, help="training rows; default: all")
     parser.add_argument("--kills", type=int, default=10)

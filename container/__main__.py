@@ -7,7 +7,8 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from container.planning.arguments import PlanOptions, add_plan_arguments
+from container.planning.arguments import add_plan_arguments
+from container.processes import end_process
 from contracts.errors import ContractError
 from contracts.input_files import check_root
 from contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, JobPaths
@@ -38,7 +39,11 @@ def main(command_line: Sequence[str] | None = None) -> int:
         parser.error(f"--root: {paths.root} is not a folder; create it, or correct the path")
     if options.command in _READ_A_JOB and options.root is None and not paths.root.is_dir():
         parser.error(f"{paths.root} does not exist; name the job's folder with --root DIR")
-    return _COMMANDS.get(options.command, _step)(options, paths)
+    try:
+        return _COMMANDS.get(options.command, _step)(options, paths)
+    except ContractError as error:
+        print(error, file=sys.stderr, flush=True)
+        return 1
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -88,11 +93,21 @@ def _train(options: argparse.Namespace, paths: JobPaths) -> int:
 
 
 def _plan(options: argparse.Namespace, paths: JobPaths) -> int:
-    from container.planning.command import plan
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        if options.calibrate is not None:  # before libgomp is loaded: its threads would spin otherwise
+            from container.launch.workers import unset_defaults
 
-    given = {name: getattr(options, name) for name in PlanOptions.__dataclass_fields__}
-    here = options.root is None and options.hyperparameters is not None  # the plan is written to this folder
-    return plan(JobPaths(Path.cwd()) if here else paths, PlanOptions(**given))
+            os.environ.update({**unset_defaults(os.environ), **os.environ})
+        from container.planning.command import plan
+
+        here = options.root is None and options.hyperparameters is not None  # the plan is written to this folder
+        return plan(JobPaths(Path.cwd()) if here else paths, options)
+    except KeyboardInterrupt:
+        print("stopped on request; plan.json and plan.md are not written", file=sys.stderr, flush=True)
+        end_process(128 + signal.SIGINT)  # without a wait for the workers
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def _tune(options: argparse.Namespace, paths: JobPaths) -> int:
@@ -144,7 +159,7 @@ def _step(options: argparse.Namespace, paths: JobPaths) -> int:
     flags = {name: value for name in step.settings.variables() if (value := getattr(options, name)) is not None}
     code = run_step(options.command, paths.root, values, {**os.environ, **flags})
     if code == 0 and getattr(options, "into_job", None) is not None:
-        from container.steps.preprocess.into_job import copy_into_job
+        from container.steps.preprocess.step import copy_into_job
 
         return copy_into_job(paths.root, options.into_job)
     return code

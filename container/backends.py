@@ -61,13 +61,13 @@ class OnnxBackend:
             )
 
     def probabilities(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
-        inputs = onnx_inputs(self._texts, records, indices)
+        inputs = onnx_inputs(self._texts, RecordArrays.gathered(records, indices))
         feed = {name: value for name, value in inputs.items() if name in self._inputs}
         return np.asarray(self._session.run([artifacts.ONNX_OUTPUT], feed)[0])
 
     def features(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> list[list[dict[str, np.ndarray]]]:
         """Return the features of each text of record indices[i] of records[i] by name, as HeadInputs takes them. [B]"""
-        inputs = onnx_inputs(self._texts, records, indices)
+        inputs = onnx_inputs(self._texts, RecordArrays.gathered(records, indices))
         names = sorted(name for name in self._head_inputs if name.startswith(artifacts.ONNX_FEATURES))
         found = self._session.run(names, {name: value for name, value in inputs.items() if name in self._inputs})
         by_text: list[dict[str, np.ndarray]] = []
@@ -135,8 +135,9 @@ class TorchBackend:
 
         from container.data.split import pack_records
 
+        gathered = RecordArrays.gathered(records, indices)
         with torch.inference_mode():
-            logits = self._model(pack_records(records, indices)).numpy()  # [B, K]
+            logits = self._model(pack_records(gathered)).numpy()  # [B, K]
         if self._companion is not None:
-            logits = self._companion(logits, onnx_inputs(self._texts, records, indices))
+            logits = self._companion(logits, onnx_inputs(self._texts, gathered))
         return self._decision.probabilities(logits)

@@ -2,14 +2,14 @@
 
 import json
 import os
+import pickle
 import time
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
 from container.timeline import Timeline
 from contracts.atomic_files import AtomicFile
-from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import SPLITS, JobPaths
 
@@ -60,7 +60,7 @@ class Scratch:
     @property
     def job_file(self) -> Path:
         """The file with the job, which workers wait for: the supervisor starts them before the data is prepared."""
-        return self.folder / "job.json"
+        return self.folder / "job.pickle"
 
     def error_file(self, rank: int) -> Path:
         return self.folder / f"error.rank{rank}.json"
@@ -169,55 +169,15 @@ class Job:
 
     def write(self) -> None:
         """Write the job file, for which the workers wait."""
-        content = {
-            "root": str(self.paths.root),
-            "trial": self.paths.trial,
-            "checkpoint_folder": _text(self.paths.checkpoint_folder),
-            "tensorboard_folder": _text(self.paths.tensorboard_folder),
-            "hyperparameters": self.hp.model_dump(mode="json", exclude_unset=True),
-            "prepared": str(self.prepared),
-            "timeline": asdict(self.timeline),
-            "kind": self.kind,
-            "members": [{**asdict(member), "checkpoints": str(member.checkpoints)} for member in self.members],
-            "fold": asdict(self.fold) if self.fold else None,
-        }
-        write_json(self.scratch.job_file, content)
+        with AtomicFile(self.scratch.job_file) as temporary:
+            temporary.write_bytes(pickle.dumps(self))
 
     @classmethod
     def read(cls, scratch: Scratch) -> "Job":
         """Wait for the job file and return its content."""
         while not scratch.job_file.is_file():
             time.sleep(_POLL)
-        content = json.loads(scratch.job_file.read_text())
-        return cls(
-            paths=JobPaths(
-                Path(content["root"]),
-                trial=content["trial"],
-                checkpoint_folder=_path(content["checkpoint_folder"]),
-                tensorboard_folder=_path(content["tensorboard_folder"]),
-            ),
-            hp=parse_hyperparameters(content["hyperparameters"]),
-            scratch=scratch,
-            prepared=Path(content["prepared"]),
-            timeline=Timeline(**content["timeline"]),
-            kind=content["kind"],
-            members=tuple(
-                Member(each["name"], Path(each["checkpoints"]), _fold(each["fold"])) for each in content["members"]
-            ),
-            fold=_fold(content["fold"]),
-        )
-
-
-def _text(path: Path | None) -> str | None:
-    return None if path is None else str(path)
-
-
-def _path(text: str | None) -> Path | None:
-    return None if text is None else Path(text)
-
-
-def _fold(content: dict[str, int] | None) -> Fold | None:
-    return Fold(**content) if content else None
+        return pickle.loads(scratch.job_file.read_bytes())
 
 
 def write_json(path: Path, content: Any) -> None:

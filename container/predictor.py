@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from container.attribution.coalitions import HeadInputs
 from container.attribution.parts import Level, Question, check_pieces
-from container.attribution.reasons import Model, Steps, Work, advance, reasons
+from container.attribution.reasons import Model, Steps, reasons, run_steps
 from container.backends import Backend, OnnxBackend, TorchBackend
 from container.data.records import RecordArrays
 from container.decision.decision import Decision
@@ -269,11 +269,7 @@ class Predictor:
         answers = []
         for row in range(table.num_rows):
             class_id = None if classes is None else self.class_labels.index(classes[row])
-            steps = self.reasons(table, row, prepared, question=question, class_id=class_id)
-            step = advance(steps)
-            while isinstance(step, Work):
-                step = advance(steps, step.compute(step.records, step.indices))
-            answers.append(step)
+            answers.append(run_steps(self.reasons(table, row, prepared, question=question, class_id=class_id)))
         return answers
 
     def check_question(self, table: "pa.Table", question: Question, *, origin: Origin | None = None) -> None:
@@ -287,7 +283,7 @@ class Predictor:
     def reasons(
         self, table: "pa.Table", row: int, prepared: RecordArrays, *, question: Question, class_id: int | None = None
     ) -> Steps:
-        """Return the steps of the computation of a record's reasons, for `advance`; `prepared` are the table's rows."""
+        """Return the steps of the computation of a record's reasons, for `run_steps`; `prepared`: the table's."""
         model = Model(self._preprocessor, self.encode, self.score, alone=self._batch_size == 1)
         return reasons(model, table, row, prepared.tabular[row], question=question, class_id=class_id)
 

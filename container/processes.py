@@ -5,11 +5,13 @@ import faulthandler
 import gc
 import io
 import logging
+import multiprocessing
 import os
 import shutil
 import signal
 import sys
 import sysconfig
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
@@ -23,14 +25,31 @@ PARENT_PID = "TRAINER_PARENT_PID"  # environment variable: the process that star
 _PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent() -> None:
-    """Have Linux kill this process when its parent dies, so that no orphan writes into the files of the next run."""
+def die_with_parent(parent: int | None = None) -> None:
+    """Have Linux kill this process when its parent dies, so that no orphan writes into the files of the next run.
+
+    Args:
+        parent: the process ID of the parent, read in the parent, because it may have died since. None: the ID in
+            $TRAINER_PARENT_PID; without it, that of the present parent.
+    """
     if sys.platform != "linux":
         return
-    parent = int(os.environ.pop(PARENT_PID, os.getppid()))
+    parent = parent or int(os.environ.pop(PARENT_PID, os.getppid()))
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:  # the parent died before the call
         os.kill(os.getpid(), signal.SIGKILL)
+
+
+def end_with_parent() -> None:
+    """Have a thread end this process, which is one of a pool, when the process that started it has ended."""
+
+    def wait() -> None:
+        parent = multiprocessing.parent_process()
+        assert parent is not None, "a process of a pool has a parent"
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def set_up_logging(*, rank: int = 0, all_ranks: bool = False) -> None:

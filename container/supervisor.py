@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -19,7 +20,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from container.agreement import agree_on_verdict, check_same_data, meet_hosts
+from container.agreement import (
+    COMPLETED,
+    FAILED,
+    STOPPED,
+    Verdict,
+    agree_on_verdict,
+    check_same_data,
+    meet_hosts,
+    verdict_on,
+)
 from container.decision.val_labels import check_val_labels
 from container.errors import AnotherJobError, HostTrouble, MemberFailed, StoppedBeforeTraining
 from container.failure import Failure, clear_failure, write_failure
@@ -30,12 +40,12 @@ from container.hosts.control import Control
 from container.hosts.gpus import count_gpus
 from container.hosts.network import check_interfaces
 from container.hosts.topology import Topology
-from container.hosts.worker_environment import sm_variables
 from container.job import Job, JobKind, Member, Scratch
 from container.launch.run_queue import NETWORKS, show_curves
 from container.launch.workers import StopHandler, Workers
 from container.planning.estimate import warn_if_too_large, with_estimate
 from container.preflight import check_before_preparing, choose_job_settings, processes_per_host
+from container.preprocessing.class_weights import class_totals
 from container.preprocessing.infer_classes import with_classes_of_train
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
@@ -45,7 +55,6 @@ from container.tracking.process import send_results
 from container.training.checkpoint_files import clear_checkpoints, remove_old_checkpoints
 from container.training.identity import check_resumable
 from container.tuning.ensemble import train_members
-from container.verdict import COMPLETED, FAILED, STOPPED, Verdict, verdict_on
 from contracts import artifacts
 from contracts.hyperparameter_files import TRAINING_JOB, GivenSettings, read_settings, with_own_checkpoints
 from contracts.hyperparameters import Hyperparameters
@@ -58,6 +67,7 @@ from contracts.presets import DataFacts
 logger = logging.getLogger(__name__)
 
 _LOCK = ".lock"
+_ENDING_SECONDS = 2  # in which a job that was killed ends, on a busy machine
 _RESERVED = 1 << 15  # bytes of the lock file, freed for the failure files when the disk is full
 
 
@@ -182,7 +192,6 @@ def _hear(control: Control | None, stop: StopHandler, key: str) -> None:
 
 
 def _run(paths: JobPaths, host: _Host, read_given: Callable[[JobPaths], GivenSettings]) -> int:
-    """Run the phases of the job; return its exit code."""
     plan = _resolve(find_channels(paths), host, read_given)
     meet_hosts(host.control, plan.hp, plan.num_workers)
     if host.topology.size > 1:
@@ -235,7 +244,7 @@ def _prepare(plan: _Plan, host: _Host, *, on_inputs: Callable[[], None]) -> tupl
     """
     prepared = prepare_data(plan.paths, plan.hp, on_inputs=on_inputs)
     plan = plan.with_facts(prepared)
-    check_val_labels(plan.hp, prepared.summary["splits"]["val"]["classes"])
+    check_val_labels(plan.hp, class_totals(prepared.summary["splits"]["val"]))
     check_same_data(host.control, prepared)
     if not plan.hp.resume:
         clear_checkpoints(plan.paths.checkpoints)
@@ -252,11 +261,8 @@ def _produce(plan: _Plan, host: _Host) -> tuple[Job, Failure | None]:
     The workers of a job with one network start while the data is prepared; otherwise the networks train first.
     """
     several = plan.hp.num_members > 1
-    variables = sm_variables(plan.paths, plan.hp, host.topology, num_gpus=plan.num_gpus)
     members: tuple[Member, ...] = ()
-    with Workers(
-        host.scratch, host.control, num_workers=plan.num_workers, stop=host.stop, variables=variables
-    ) as workers:
+    with Workers(host.scratch, host.control, num_workers=plan.num_workers, stop=host.stop) as workers:
         plan, prepared = _prepare(plan, host, on_inputs=(lambda: None) if several else workers.start)
         if several:
             members = train_members(plan.paths, plan.hp, prepared, num_gpus=plan.num_gpus, first=plan.first)
@@ -325,16 +331,22 @@ def _fail(paths: JobPaths, failure: Failure) -> int:
 
 @contextmanager
 def _alone_in(paths: JobPaths) -> Iterator[None]:
-    """Lock the folder: two jobs would remove each other's prepared data and checkpoints."""
+    """Lock the folder: two jobs would remove each other's prepared data and checkpoints.
+
+    A job that was just killed may take a moment to end.
+    """
     paths.root.mkdir(parents=True, exist_ok=True)
     with (paths.root / _LOCK).open("a") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        for _ in range(_ENDING_SECONDS * 10):
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            time.sleep(0.1)
+        else:
             raise AnotherJobError(
                 f"{paths.root}: another training job is running in this folder",
                 "Wait for it, stop it, or use another folder.",
-            ) from None
+            )
         with contextlib.suppress(OSError):
             lock.truncate(0)
             lock.write("." * _RESERVED)

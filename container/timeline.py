@@ -19,8 +19,6 @@ def duration(seconds: float) -> str:
 class Timeline:
     """The phases of a job since `train` began.
 
-    Processes pass it on as JSON: `asdict` converts it, and `Timeline(**content)` continues it.
-
     Attributes:
         started: time at which `train` began, in seconds since the epoch.
         seconds: of each phase, in the order in which the phases first ended.

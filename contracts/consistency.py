@@ -1,14 +1,16 @@
 """Check rules that relate several hyperparameters; a contradiction is an error."""
 
+from collections.abc import Collection
 from pathlib import PurePosixPath
 
 from contracts.artifacts import ONNX_OUTPUT, ONNX_TABULAR, PROBABILITY_COLUMN, ROW_NUMBER
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
-from contracts.model_classes import CROSS_ATTENTION_CLASSES, FROM_SCRATCH, POOLED_CLASSES
+from contracts.model_classes import CROSS_ATTENTION_CLASSES, FROM_SCRATCH, POOLED_CLASSES, TWO_TEXT_CLASSES
 from contracts.paths import SPLITS
 from contracts.settings.control import METRICS
 from contracts.settings.data import ROW_COLUMNS
+from contracts.settings.processes import ZERO_BUBBLE_SCHEDULES
 from contracts.spelling import did_you_mean
 from contracts.tabular_inputs import DATE_PARTS, check_tabular_inputs
 
@@ -93,11 +95,6 @@ def _check_lora(hp: Hyperparameters) -> None:
 
 
 def _check_modalities(hp: Hyperparameters) -> None:
-    if hp.modality_dropout and len(hp.text_fields) + hp.has_table < 2:
-        raise ContractError(
-            f"modality_dropout: is {hp.modality_dropout}, but the model reads one text and no table column",
-            "Set modality_dropout to 0, or choose a model_class with another text or a table, and name its columns.",
-        )
     if hp.category_embedding_dim and not (hp.has_table and hp.encoded_categories):
         raise ContractError(
             f"category_embedding_dim: is {hp.category_embedding_dim}, but no category enters the model",
@@ -148,6 +145,14 @@ def used_columns(hp: Hyperparameters) -> dict[str, list[str]]:
 def _check_columns(hp: Hyperparameters) -> None:
     needed = _ONE_TEXT if hp.architecture.num_texts == 1 else _TWO_TEXTS
     expectation = f"but model_class {hp.model_class!r} reads {' and '.join(needed)}"
+    named = [name for name in (*_ONE_TEXT, *_TWO_TEXTS) if getattr(hp, name) is not None]
+    if named and not set(named) & set(needed):
+        others = "one text, such as multimodal_bert" if needed == _TWO_TEXTS else f"two: {', '.join(TWO_TEXT_CLASSES)}"
+        joined = "" if needed == _TWO_TEXTS else ", a column or a list of columns to join"
+        raise ContractError(
+            f"model_class: {hp.model_class!r} reads {' and '.join(needed)}, but the job sets {' and '.join(named)}",
+            f"Choose a model_class of {others}. Or set {' and '.join(needed)}{joined} instead.",
+        )
     for name in (*_ONE_TEXT, *_TWO_TEXTS):
         value = getattr(hp, name)
         if name in needed and value is None:
@@ -170,7 +175,7 @@ def _check_columns(hp: Hyperparameters) -> None:
                 f"{name}: {unlisted} is not in {known} {getattr(hp, known)}",
                 f"Add the column to {known}, or remove it from {name}.",
             )
-    _check_names_of_predictions(hp)
+    _check_single_names(hp)
     role_of: dict[str, str] = {}
     for role, columns in used_columns(hp).items():
         for column in columns:
@@ -191,7 +196,10 @@ def _check_columns(hp: Hyperparameters) -> None:
         )
 
 
-def _check_names_of_predictions(hp: Hyperparameters) -> None:
+def _check_single_names(hp: Hyperparameters) -> None:
+    for name in (*ROW_COLUMNS, *_ONE_TEXT, *_TWO_TEXTS):
+        if getattr(hp, name) == "":
+            raise ContractError(f"{name}: names no column", f"Name a column, or remove {name}.")
     for name in ("id_name", "label_name"):
         if PROBABILITY_COLUMN.fullmatch(getattr(hp, name) or ROW_NUMBER):
             raise ContractError(
@@ -248,10 +256,9 @@ def _check_text_steps(hp: Hyperparameters) -> None:
             raise ContractError(f"{name}: {steps} does not end with 'tokenizer'", "Put tokenizer last, once.")
         if len(set(steps)) != len(steps):
             raise ContractError(f"{name}: {steps} names a step twice", "Name each step once.")
-        if isinstance(hp.text_name, list) and "dialogue_chunker" in steps[:-2]:
+        if "dialogue_chunker" in steps[:-2]:
             raise ContractError(
-                f"{name}: {steps} has a step between dialogue_chunker and tokenizer, but text_name joins columns, "
-                "whose chunks have no text of their own",
+                f"{name}: {steps} has a step between dialogue_chunker and tokenizer, but chunks have no text",
                 "Move dialogue_chunker to the place before tokenizer.",
             )
 
@@ -326,4 +333,115 @@ def _check_outcome(hp: Hyperparameters) -> None:
             raise ContractError(
                 f"{name}: is {getattr(hp, name)!r}, but it is for two classes and num_classes is {hp.num_classes}",
                 f"Remove {name}: {reason}.",
+            )
+
+
+_MICROBATCHES_PER_RANK = 4
+
+
+def check_parallelism(hp: Hyperparameters, features: Collection[str], *, pipeline_ranks: int) -> None:
+    """Raise ContractError for the first setting that contradicts the parallel layout.
+
+    Args:
+        features: what the job uses: mesh axes (pp, dp_replicate, dp_shard, branch, tp), and ddp or fsdp.
+        pipeline_ranks: size of the pp axis.
+    """
+    layout = f"this job uses {', '.join(sorted(features)) or 'one process'}"
+    if hp.gradient_compression != "none" and features and "ddp" not in features:
+        raise ContractError(
+            f"gradient_compression: is {hp.gradient_compression!r}, which works only with ddp (replicas); {layout}",
+            "Set gradient_compression to none, or strategy to ddp. Under fsdp, fsdp_reduce_dtype=bfloat16 halves the "
+            "communication.",
+        )
+    if hp.cpu_offload and "fsdp" not in features:
+        raise ContractError(
+            f"cpu_offload: is true, but nothing is sharded; {layout}",
+            "Set strategy to fsdp and run several processes, or cpu_offload to false.",
+        )
+    if hp.sequence_parallel and "tp" not in features:
+        raise ContractError(
+            f"sequence_parallel: is true, but there is no tp axis; {layout}",
+            "Set tp_size to 2 or more, or sequence_parallel to false.",
+        )
+    dividing = sorted({"pp", "branch"}.intersection(features))
+    if hp.share_encoder and len(hp.text_fields) > 1 and dividing:
+        raise ContractError(
+            f"share_encoder: is true, but {dividing[0]} puts the two texts on different ranks; {layout}",
+            "Set share_encoder to false, or divide the model with dp_shard_size (fsdp) or tp_size.",
+        )
+    if hp.lora_rank and "tp" in features:
+        raise ContractError(
+            f"lora_rank: is {hp.lora_rank}, but tp slices the layers that LoRA adapts; {layout}",
+            "Remove tp_size, set strategy to auto and divide the model with dp_shard_size (fsdp) or pp_size; or set "
+            "lora_rank to 0.",
+        )
+    if "pp" in features:
+        _check_microbatches(hp, pipeline_ranks)
+        _check_zero_bubble(hp)
+
+
+def microbatches_of(hp: Hyperparameters, ranks: int) -> int:
+    """Return the number of microbatches of a pass over `ranks` pipeline ranks; 1 without a pipeline.
+
+    More microbatches wait less, and smaller ones compute less efficiently: the default is up to 4 per rank.
+    """
+    if ranks == 1:
+        return 1
+    if hp.num_microbatches is not None:
+        return hp.num_microbatches
+    possible = _possible_microbatches(hp, ranks)
+    enough = [count for count in possible if count >= ranks] or possible[-1:]
+    return max((count for count in enough if count <= _MICROBATCHES_PER_RANK * ranks), default=enough[0])
+
+
+def _possible_microbatches(hp: Hyperparameters, ranks: int) -> list[int]:
+    divisors = (number for number in range(1, hp.batch_size + 1) if hp.batch_size % number == 0)
+    return [number for number in divisors if microbatches_fit(hp.pp_schedule, number, ranks)]
+
+
+def _check_microbatches(hp: Hyperparameters, ranks: int) -> None:
+    count = hp.num_microbatches
+    possible = _possible_microbatches(hp, ranks)
+    if count in possible or (count is None and possible):
+        return
+    if count is None:
+        raise ContractError(
+            f"batch_size: {hp.batch_size} records cannot fill a pipeline of {ranks} ranks under {hp.pp_schedule}",
+            f"Set batch_size to {ranks} or more, or pp_schedule to GPipe.",
+        )
+    reasons = []
+    if hp.batch_size % count:
+        reasons.append(f"cannot divide batch_size {hp.batch_size} evenly")
+    if not microbatches_fit(hp.pp_schedule, count, ranks):
+        reasons.append(
+            f"are too few for {ranks} ranks under 1F1B (pp_size)"
+            if hp.pp_schedule == "1F1B"
+            else f"cannot form {count // ranks} equal rounds over {ranks} ranks under {hp.pp_schedule} (pp_size)"
+        )
+    raise ContractError(
+        f"num_microbatches: {count} microbatches {' and '.join(reasons)}",
+        f"Set num_microbatches to one of {possible}, or change batch_size."
+        if possible
+        else f"Set batch_size to {ranks} or more, or pp_schedule to GPipe.",
+    )
+
+
+def microbatches_fit(schedule: str, count: int, ranks: int) -> bool:
+    """Return whether a schedule of torch.distributed.pipelining can run `count` microbatches over `ranks` ranks."""
+    if schedule == "1F1B":
+        return count >= ranks
+    return not schedule.startswith("Interleaved") or count % max(1, count // ranks) == 0
+
+
+def _check_zero_bubble(hp: Hyperparameters) -> None:
+    if hp.pp_schedule not in ZERO_BUBBLE_SCHEDULES:
+        return
+    for name, reason in (
+        ("compile", "compiled layers cannot be divided into them"),
+        ("activation_checkpointing", "each would recompute the layers, nine times per microbatch instead of once"),
+    ):
+        if getattr(hp, name) not in (0, "auto"):
+            raise ContractError(
+                f"{name}: is {getattr(hp, name)}, but {hp.pp_schedule} runs the backward pass in two parts: {reason}",
+                f"Remove {name}, or set pp_schedule to 1F1B or Interleaved1F1B.",
             )

@@ -16,16 +16,33 @@ from contracts.foreign_names import suggest
 from contracts.hyperparameters import GROUPS, Hyperparameters
 from contracts.input_files import exists, read_object
 from contracts.json_text import parse_json, parse_literal
-from contracts.numbers import decimal_comma
 from contracts.paths import JobPaths
 from contracts.presets import ABOVE_DEFAULTS, DataFacts, choices
 from contracts.tuning_space import check_tuning, set_by_search
+from contracts.value_types import decimal_comma
 
 ALIASES = {"chunk_truncate": "chunk_trancate"}
 TRAINING_JOB = "TRAINING_JOB_NAME"  # the service sets this variable
 TUNER_METRIC = "_tuning_objective_metric"  # SageMaker's tuner adds it to the hyperparameters of its training jobs
 DROPPED = (TUNER_METRIC, "_comment", "_comments")
+# Settings that no longer exist, with their defaults: a model's hyperparameters.json and checkpoints list every setting.
+_FORMER = {
+    "modality_dropout": 0.0,
+    "numeric_embedding_frequencies": 16,
+    "numeric_embedding_sigma": 0.1,
+    "powersgd_rank": 1,
+    "prediction_dtype": "float32",
+}
 _OBJECT = 'Write a JSON object in UTF-8, such as {"max_epochs": 3}.'
+
+
+def without_former(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `values` without the settings of earlier versions that have their former default, also as a text."""
+    return {
+        name: value
+        for name, value in values.items()
+        if name not in _FORMER or value not in (_FORMER[name], str(_FORMER[name]))
+    }
 
 
 def with_own_checkpoints(paths: JobPaths, environment: Mapping[str, str]) -> JobPaths:
@@ -97,7 +114,7 @@ def read_settings(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None, f
             "Write one of them; docs/hyperparameters.md lists the keys.",
         )
     for path in files:
-        for key, value in read_object(path, _OBJECT).items():
+        for key, value in without_former(read_object(path, _OBJECT)).items():
             if key.startswith("sagemaker_") or key in DROPPED:
                 continue
             name = ALIASES.get(key, key)
@@ -252,7 +269,7 @@ def _check_hosts(hp: Hyperparameters, hosts: int) -> None:
 
 def parse_hyperparameters(values: dict[str, Any], origin: dict[str, Path] | None = None) -> Hyperparameters:
     """Return the validated `values`; messages name the file of a key, which `origin` gives."""
-    hp = _typed(values, origin)
+    hp = _typed(without_former(values), origin)
     check_consistency(hp)
     check_tuning(hp)
     return hp
@@ -366,5 +383,6 @@ def _refuse_unknown(keys: Mapping[str, Path | None]) -> None:
 
 
 def _describe_unknown(key: str, path: Path | None) -> str:
-    hint = suggest(key, [*Hyperparameters.model_fields, *ALIASES])
+    removed = f"; it was removed, and has only its former default {_FORMER.get(key)!r}"
+    hint = removed if key in _FORMER else suggest(key, [*Hyperparameters.model_fields, *ALIASES])
     return f"{key if key.isidentifier() else shown(key)}: unknown hyperparameter{f' in {path}' if path else ''}{hint}"

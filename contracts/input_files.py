@@ -166,14 +166,20 @@ def read_as(path: Path, kind: type[T], fix: str) -> T:
     Raises:
         ContractError: as `read_object`, or the content is not what `kind` declares.
     """
-    content = json.dumps(read_object(path, fix))
+    return checked(read_object(path, fix), kind, path, fix)
+
+
+def checked(content: dict[str, Any], kind: type[T], path: Path, fix: str) -> T:
+    """Return the content of the JSON file `path` as `kind`, as `read_as` does."""
     try:
-        return TypeAdapter(kind).validate_json(content, strict=True)
+        return TypeAdapter(kind).validate_json(json.dumps(content), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key, reason = shown(".".join(map(str, first["loc"]))), first["msg"].removeprefix("Value error, ")
         if first["type"] == "missing":
             problem = f"has no {key}"
+        elif first["type"] == "extra_forbidden":
+            problem = f"has an unknown key {key}"
         elif first["type"] == "value_error":
             problem = f"{key}: {reason}" if first["loc"] else reason
         else:

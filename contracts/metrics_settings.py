@@ -45,10 +45,6 @@ class ModelMetricsSettings(ProcessingSettings):
     false_positive_rate: float = Field(
         0.1, gt=0, lt=1, description="False positive rate at which count and dollar recall are also reported."
     )
-    previous_score_field: str | None = Field(
-        None, description="Column of a previous model's scores of class 1 to compare with, in the predictions or in "
-        "processed_data. Alternative: the input previous_eval_output.",
-    )  # fmt: skip
     decision_metric: MetricOfSplit = Field(
         "test/auroc", description="Metric that evaluation.json repeats for the pipeline's condition."
     )

@@ -33,10 +33,6 @@ class DataFacts:
         return cls(train["rows"], tuple(train["classes"].values()), tuple(val["classes"].values()))
 
 
-# With so few rows, the rules choose the longest training: a plan without data reserves time for it.
-FEWEST_ROWS = DataFacts(rows=1, class_rows=(1,), val_class_rows=(1,))
-
-
 class Case(NamedTuple):
     """A condition on the settings.
 

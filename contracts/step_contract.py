@@ -3,7 +3,7 @@
 import argparse
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -13,8 +13,8 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 from contracts.declaration import describe_limits
 from contracts.errors import ContractError, shown
 from contracts.json_text import parse_json
-from contracts.numbers import Json, decimal_comma
 from contracts.paths import DEFAULT_ROOT
+from contracts.value_types import Json, decimal_comma
 
 
 def _listed(value: Any) -> Any:
@@ -185,26 +185,11 @@ class StepContract:
 
     def input(self, name: str) -> StepFolder:
         """Return the input with a logical name."""
-        return _named(self.inputs, name)
+        return {folder.name: folder for folder in self.inputs}[name]
 
     def output(self, name: str) -> StepFolder:
         """Return the output with a logical name."""
-        return _named(self.outputs, name)
-
-    def command_line(self, **arguments: str) -> list[str]:
-        """Return what follows `python -m container`: the command, and the arguments that are not at their default."""
-        assert self.command is not None, f"{self.name} has no program"
-        line = [self.command]
-        for argument in self.arguments:
-            value = arguments.pop(argument.name, argument.default)
-            if value not in argument.choices:
-                raise ContractError(
-                    f"{argument.name}: {value!r} is unknown", f"Use one of: {', '.join(argument.choices)}."
-                )
-            if value != argument.default:
-                line += [argument.flag, value]
-        assert not arguments, f"{self.name} has no arguments {sorted(arguments)}"
-        return line
+        return {folder.name: folder for folder in self.outputs}[name]
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         """Declare the arguments, and a flag for each setting: --split-by for SPLIT_BY, --label for LABEL_FIELD."""
@@ -217,10 +202,6 @@ class StepContract:
             flags = [f"--{flag}", *([f"--{flag.removesuffix('-field')}"] if flag.endswith("-field") else [])]
             about = f"{name.upper()}: {field.description}".replace("%", "%%")
             group.add_argument(*flags, dest=name.upper(), metavar="VALUE", help=about)
-
-
-def _named(folders: Sequence[StepFolder], name: str) -> StepFolder:
-    return {folder.name: folder for folder in folders}[name]
 
 
 def processing_config(root: Path) -> Path:

@@ -1,13 +1,12 @@
 """Declare the contracts of the pipeline's steps, which the step programs and the pipeline definition use."""
 
 from dataclasses import replace
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from contracts import artifacts
 from contracts.metrics_settings import ModelMetricsSettings
-from contracts.numbers import Number
 from contracts.paths import SETTINGS_FILE
 from contracts.paths import SPLITS as TRAINING_SPLITS
 from contracts.serving import MEDIA_TYPES, REQUEST_TYPES, RecordSettings, ServingSettings
@@ -20,8 +19,9 @@ from contracts.step_contract import (
     StepContract,
     StepFolder,
     StepSettings,
+    parsed,
 )
-from contracts.tracking import TRACKED, TrackingSettings
+from contracts.value_types import Number, Tags, TrackingName, TrackingUri
 
 TABLE_FILES = tuple(f"*.{suffix}{gz}" for suffix in ("csv", "tsv", "json", "jsonl", "parquet") for gz in ("", ".gz"))
 ARCHIVED_MODEL = "model.tar.gz"
@@ -50,6 +50,18 @@ def processed_file(split: str, file_format: str, host: str | None = None) -> str
         host: the instance that writes it, if there are several; their outputs are uploaded to the same place.
     """
     return f"{split}/{split}_processed_data{'' if host is None else f'-{host}'}.{file_format.lower()}"
+
+
+TRACKED = "tracked.json"  # {"problem": why the results were not sent, or null}
+
+
+class TrackingSettings(StepSettings):
+    """Environment of Tracking: the hyperparameters of the same names, for a job that cannot send its results itself."""
+
+    mlflow_tracking_uri: TrackingUri = Field(description="The MLflow server.")
+    mlflow_experiment: TrackingName = Field("Default", description="Experiment of the run.")
+    mlflow_run_name: TrackingName | None = Field(None, description="Name of the run. Default: MLflow chooses one.")
+    mlflow_tags: Annotated[Tags, BeforeValidator(parsed)] = Field({}, description="Tags of the run.")
 
 
 class DataLoadingSettings(ProcessingSettings):

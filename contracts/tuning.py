@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from contracts.numbers import LARGEST_INTEGER, LARGEST_NUMBER, Json, Number
+from contracts.value_types import LARGEST_INTEGER, Json, Number
 
 _WholeNumber = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER, strict=True)]
 Limit = _WholeNumber | Number
@@ -24,7 +24,7 @@ class Range(TuningSection):
     low: Limit
     high: Limit
     scale: Literal["linear", "log"] = "linear"
-    step: Annotated[float, Field(gt=0, le=LARGEST_NUMBER)] | None = None
+    step: None = None  # of earlier versions, whose files have it
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
@@ -32,8 +32,6 @@ class Range(TuningSection):
             raise ValueError(f"low {self.low:g} is not below high {self.high:g}")
         if self.scale == "log" and self.low <= 0:
             raise ValueError(f"low is {self.low:g}, but a log scale needs a number above 0")
-        if self.scale == "log" and self.step is not None:
-            raise ValueError("step applies to a linear scale only")
         return self
 
 

@@ -100,8 +100,7 @@ def num_combinations(space: Space) -> float:
     counts = []
     for name, values in space.items():
         if isinstance(values, Range):
-            step = values.step or (1 if is_whole(name) else 0)
-            counts.append(round((values.high - values.low) / step) + 1 if step else math.inf)
+            counts.append(values.high - values.low + 1 if is_whole(name) else math.inf)
         else:
             counts.append(len(values))
     return math.prod(counts)
@@ -121,8 +120,7 @@ def describe_space(space: Space) -> str:
     described = []
     for name, values in space.items():
         if isinstance(values, Range):
-            step = f" by {values.step:g}" if values.step else ""
-            described.append(f"{name} {values.low:g} to {values.high:g}{step} ({values.scale})")
+            described.append(f"{name} {values.low:g} to {values.high:g} ({values.scale})")
         else:
             described.append(f"{name} {json.dumps(values)}")
     return ", ".join(described)
@@ -261,18 +259,6 @@ def _check_range(name: str, values: Range) -> None:
         raise ContractError(
             f"tuning.space: {name} has a range, but it is not a number", f"List its values: {name}: [...]."
         )
-    if values.step is None:
-        return
-    if is_whole(name) and values.step % 1:
-        raise ContractError(
-            f"tuning.space: {name}: step {values.step:g} is invalid: {name} is a whole number", "Use a whole step."
-        )
-    steps = (values.high - values.low) / values.step
-    if abs(steps - round(steps)) > 1e-8 or steps < 1:
-        raise ContractError(
-            f"tuning.space: {name}: steps of {values.step:g} from {values.low:g} do not lead to {values.high:g}",
-            "Change step, low or high so that the range is a multiple of step.",
-        )
 
 
 def _check_effects(hp: Hyperparameters, space: Space) -> None:
@@ -293,14 +279,10 @@ def _ends(space: Space) -> dict[str, list[Any]]:
 
 
 def _combinations(values: Mapping[str, list[Any]]) -> Iterator[dict[str, Any]]:
-    """Yield every combination, or a sample if there are many: with about as many occurrences of each value."""
+    """Yield every combination, or a sample if there are many."""
     if math.prod(map(len, values.values())) <= _COMBINATIONS:
-        every = itertools.product(*values.values())
-    else:
-        draw = random.Random(0)
-        columns = [(each * (_COMBINATIONS // len(each) + 1))[:_COMBINATIONS] for each in values.values()]
-        for column in columns:
-            draw.shuffle(column)
-        every = zip(*columns, strict=True)
-    for combination in every:
-        yield dict(zip(values, combination, strict=True))
+        yield from (dict(zip(values, each, strict=True)) for each in itertools.product(*values.values()))
+        return
+    draw = random.Random(0)
+    for _ in range(_COMBINATIONS):
+        yield {name: draw.choice(each) for name, each in values.items()}

@@ -1,12 +1,49 @@
-"""Define the types of hyperparameters whose elements have bounds."""
+"""Types of settings whose values have bounds or a form, and numbers as people write them."""
 
-from typing import Annotated
+import re
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, Field
 
 from contracts.declaration import Pattern
 from contracts.model_classes import ALIASES
-from contracts.numbers import LARGEST_INTEGER
+
+LARGEST_NUMBER = 3.4028234663852886e38  # of float32, in which the model computes
+LARGEST_INTEGER = 2**63 - 1  # of int64
+_DEEPEST = 8  # levels of lists and objects in a value
+
+NumberFormat = Literal["1,234.5", "1.234,5"]
+NUMBER_FORMATS: tuple[NumberFormat, ...] = get_args(NumberFormat)
+Number = Annotated[float, Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
+
+
+def check_json(value: Any, *, levels: int = _DEEPEST) -> Any:
+    """Return `value`; raise ValueError if it is not made of JSON's types, is too deep, or has a number out of range."""
+    if isinstance(value, (dict, list)):
+        if not levels:
+            raise ValueError(f"it has more than {_DEEPEST} levels of lists and objects")
+        for part in [*value, *value.values()] if isinstance(value, dict) else value:
+            check_json(part, levels=levels - 1)
+    elif isinstance(value, str):
+        if not value.isascii() and any("\ud800" <= letter <= "\udfff" for letter in value):
+            raise ValueError("a text has a surrogate character, which no file can contain")
+    elif value is not None and not isinstance(value, (int, float)):
+        raise ValueError(f"a {type(value).__name__} is not a JSON value")
+    elif isinstance(value, int) and abs(value) > LARGEST_INTEGER:
+        raise ValueError("a whole number does not fit into 64 bits")
+    elif isinstance(value, float) and not abs(value) <= LARGEST_NUMBER:
+        raise ValueError(f"a number is not between -{LARGEST_NUMBER:g} and {LARGEST_NUMBER:g}")
+    return value
+
+
+Json = Annotated[Any, AfterValidator(check_json)]
+
+
+def decimal_comma(value: object) -> str:
+    """Return the advice to write a decimal point if `value` is a number with a decimal comma, else ""."""
+    found = re.fullmatch(r"\s*([+-]?\d+),(\d+)\s*", value) if isinstance(value, str) else None
+    return f"Write {found[1]}.{found[2]}, with a decimal point. " if found else ""
+
 
 ModelClassName = Annotated[str, AfterValidator(lambda name: ALIASES.get(name, name))]
 Label = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]

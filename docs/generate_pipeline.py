@@ -10,12 +10,10 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from contracts.steps import BATCH_SCORE, MODEL_METRICS
-from pipeline.config import BatchScore, Condition, Mlflow, PipelineConfig, Registration
+from pipeline.config import BatchScore, Condition, Mlflow, PipelineConfig, Registration, Search
 from pipeline.config_aws import (
     Asynchronous,
-    Autoscaling,
     Aws,
-    Channel,
     Deploy,
     InstanceGroup,
     Machine,
@@ -26,7 +24,6 @@ from pipeline.config_aws import (
     Training,
 )
 from pipeline.graph import AFTER_CONDITION, CONDITION, EDGES, FAIL, ORDER, outside_inputs
-from pipeline.search import Search, WarmStart
 
 PICTURE = Path(__file__).with_name("pipeline.md")
 LONG_FORM = 4  # words of a form that is described once
@@ -34,7 +31,6 @@ REFERENCE = Path(__file__).with_name("pipeline_reference.md")
 SECTIONS: dict[str, type[BaseModel]] = {
     "": PipelineConfig,
     "tuning": Search,
-    "tuning.warm_start": WarmStart,
     "condition": Condition,
     "registration": Registration,
     "batch_score": BatchScore,
@@ -42,12 +38,10 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "aws": Aws,
     "aws.steps.STEP": Machine,
     "aws.training": Training,
-    "aws.training.channels.CHANNEL": Channel,
     "aws.training.instance_groups.GROUP": InstanceGroup,
     "aws.spot": Spot,
     "aws.deploy": Deploy,
     "aws.deploy.real_time": RealTime,
-    "aws.deploy.real_time.autoscaling": Autoscaling,
     "aws.deploy.serverless": Serverless,
     "aws.deploy.asynchronous": Asynchronous,
     "aws.retries": Retries,

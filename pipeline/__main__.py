@@ -1,4 +1,4 @@
-"""The command line: python -m pipeline definition|upsert|start|autoscale|run --config FILE, or serve --root DIR."""
+"""The command line: python -m pipeline definition|upsert|start|run --config FILE."""
 
 import argparse
 import sys
@@ -7,7 +7,6 @@ from pathlib import Path
 
 from contracts.errors import ContractError
 from contracts.input_files import check_root
-from contracts.serving import PORT
 from pipeline.config_file import load_config
 from pipeline.estimate import print_estimate
 
@@ -25,28 +24,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    if options.command in ("run", "serve"):
+    if options.command == "run":
         check_root(options.root.absolute())
-    if options.command == "serve":
-        from pipeline.local.served import serve_newest
-
-        return serve_newest(options.root.absolute(), group=options.group, port=options.port)
     config = load_config(options.config)
     if options.command == "definition":
         from pipeline.aws.definition import definition
 
         print(definition(config), end="")
         return 0
-    if options.command in ("upsert", "start", "autoscale"):
-        from pipeline.aws.autoscaling import autoscale
+    if options.command in ("upsert", "start"):
         from pipeline.aws.deploy import start, upsert
         from pipeline.aws.errors import aws_errors
 
         with aws_errors(f"{options.command} of {config.name!r}"):
-            if options.command == "start":
-                print(start(config, _pairs(options.set)))
-            else:
-                print({"upsert": upsert, "autoscale": autoscale}[options.command](config))
+            print(upsert(config) if options.command == "upsert" else start(config, _pairs(options.set)))
         if options.command == "upsert":
             print_estimate(config)  # before an execution costs money
         return 0
@@ -73,7 +64,6 @@ def _parser() -> argparse.ArgumentParser:
         ("definition", "print the SageMaker pipeline's definition as JSON; makes no AWS calls"),
         ("upsert", "create or update the pipeline on AWS; prints its ARN"),
         ("start", "start an execution on AWS; prints its ARN"),
-        ("autoscale", "let the endpoint's number of instances change with the load; prints the policy's ARN"),
         ("run", "run the steps on this machine; steps without changes are not run again"),
     ):
         command = commands.add_parser(name, help=about, description=about)
@@ -90,11 +80,6 @@ def _parser() -> argparse.ArgumentParser:
                 "--docker", nargs="?", const="text-table-trainer", metavar="IMAGE",
                 help="run in containers of IMAGE (default: text-table-trainer)",
             )  # fmt: skip
-    about = "serve the newest registered model of a local run over HTTP"
-    command = commands.add_parser("serve", help=about, description=about)
-    command.add_argument("--root", type=Path, default=_ROOT, help=f"of the run (default: {_ROOT})")
-    command.add_argument("--group", help="model package group (default: the only one)")
-    command.add_argument("--port", type=int, default=PORT, help=f"port to listen on (default: {PORT})")
     return parser
 
 

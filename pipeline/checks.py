@@ -44,25 +44,11 @@ def check_against_training(
     if isinstance(settings, PyTorchTrainingSettings):
         _check_training(settings, hp, outside)
     if isinstance(settings, ModelMetricsSettings):
-        _check_metrics(settings, hp)
+        _check_metrics(settings, hp, outside)
     if isinstance(settings, PayloadSettings):
         _check_defaults(settings, hp)
     if isinstance(settings, ServingSettings):
         _check_serving(place, settings, hp, needed)
-
-
-def check_comparison(settings: StepSettings, inputs: Mapping[str, str], section: str) -> None:
-    """Raise ContractError if the metrics are compared with those of no model, or of two."""
-    if not isinstance(settings, ModelMetricsSettings):
-        return
-    place, metric = f"settings.{MODEL_METRICS.name}.previous_score_field", settings.decision_metric
-    if settings.previous_score_field is not None and PREVIOUS in inputs:
-        raise ContractError(f"{place}: is set, and {section}.{PREVIOUS} is set too", "Set one of them.")
-    if metric.endswith("_difference") and settings.previous_score_field is None and PREVIOUS not in inputs:
-        raise ContractError(
-            f"condition.metric: {metric!r} compares with a previous model, and there is none",
-            f"Set {section}.{PREVIOUS} or {place}, or use another metric.",
-        )
 
 
 def check_encoders_without_network(encoders: Sequence[str], outside: Mapping[str, str]) -> None:
@@ -97,7 +83,7 @@ def check_metrics_columns(environment: Mapping[str, str], columns: Sequence[str]
     """
     settings = ModelMetricsSettings.from_environment(environment)
     known = [*columns, settings.id_field, settings.label_field]
-    for field in ("amount_field", "group_fields", "previous_score_field"):
+    for field in ("amount_field", "group_fields"):
         value: str | tuple[str, ...] = getattr(settings, field) or ()
         for name in (value,) if isinstance(value, str) else value:
             if name not in known and not PROBABILITY_COLUMN.fullmatch(name):
@@ -134,7 +120,7 @@ def _check_training(settings: PyTorchTrainingSettings, hp: Hyperparameters, outs
         )
 
 
-def _check_metrics(settings: ModelMetricsSettings, hp: Hyperparameters) -> None:
+def _check_metrics(settings: ModelMetricsSettings, hp: Hyperparameters, outside: Mapping[str, str]) -> None:
     place, metric = f"settings.{MODEL_METRICS.name}", settings.decision_metric
     split, _, name = metric.partition("/")
     if split not in ("val", "test"):
@@ -146,6 +132,11 @@ def _check_metrics(settings: ModelMetricsSettings, hp: Hyperparameters) -> None:
         raise ContractError(
             f"condition.metric: {metric!r} is for two classes, and num_classes is {hp.num_classes}",
             f"Use another metric, e.g. {split}/auroc.",
+        )
+    if name.endswith("_difference") and PREVIOUS not in outside:
+        raise ContractError(
+            f"condition.metric: {metric!r} compares with a previous model, and there is none",
+            f"Set {PREVIOUS} among the inputs, or use another metric.",
         )
     if settings.class_labels and len(settings.class_labels) != hp.num_classes:
         raise ContractError(

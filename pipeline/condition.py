@@ -1,6 +1,7 @@
 """Check the condition of registration, and give the reason of its outcome."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,35 +14,30 @@ _UNREACHABLE = 1e30
 
 
 @dataclass(frozen=True)
-class Requirement:
-    """One limit of the condition, and where it comes from."""
-
-    limit: float
-    because: str
-
-
-@dataclass(frozen=True)
 class ConditionOutcome:
     """The outcome of the condition for one model.
 
     Attributes:
         value: the metric; None where it is undefined.
-        missed: the requirements that it does not meet; none: the model is registered.
+        limits: what it must reach, by the origin of the limit.
     """
 
     condition: Condition
     value: float | None
-    requirements: tuple[Requirement, ...]
-    missed: tuple[Requirement, ...]
+    limits: Mapping[str, float]
 
     @property
     def holds(self) -> bool:
-        return not self.missed
+        """Return whether the model is registered; an undefined metric reaches no limit."""
+        if self.value is None:
+            return False
+        sign = 1 if self.condition.higher_is_better else -1
+        return all(sign * self.value >= sign * limit for limit in self.limits.values())
 
     def sentence(self) -> str:
         """Return the condition and the metric's value in one sentence."""
         metric, value = self.condition.metric, "undefined" if self.value is None else f"{self.value:.6g}"
-        limits = " and ".join(f"{self.condition.word} {each.limit:.6g} ({each.because})" for each in self.requirements)
+        limits = " and ".join(f"{self.condition.word} {each:.6g} ({origin})" for origin, each in self.limits.items())
         if self.holds:
             return f"{metric} is {value}; required: {limits}."
         return f"The model was not registered: {metric} is {value}, but must be {limits}."
@@ -58,23 +54,15 @@ def unreachable(condition: Condition) -> float:
 
 
 def check_condition(condition: Condition, value: float | None, registered: float | None) -> ConditionOutcome:
-    """Compare a metric with the condition; an undefined metric meets no requirement.
+    """Compare a metric with the condition.
 
     Args:
         registered: the metric of the registered model that must be beaten; None where there is none.
     """
-    threshold = Requirement(condition.threshold, f"condition.{'minimum' if condition.higher_is_better else 'maximum'}")
-    requirements = (threshold,)
+    limits = {f"condition.{'minimum' if condition.higher_is_better else 'maximum'}": condition.threshold}
     if condition.beat != "nothing" and registered is not None:
-        because = f"the {condition.beat} registered model"
-        requirements = (threshold, Requirement(limit_to_beat(condition, registered), because))
-
-    def met(limit: float) -> bool:
-        if value is None:
-            return False
-        return value >= limit if condition.higher_is_better else value <= limit
-
-    return ConditionOutcome(condition, value, requirements, tuple(each for each in requirements if not met(each.limit)))
+        limits[f"the {condition.beat} registered model"] = limit_to_beat(condition, registered)
+    return ConditionOutcome(condition, value, limits)
 
 
 def measured_value(evaluation: str, *, where: str) -> float | None:

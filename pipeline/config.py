@@ -1,17 +1,74 @@
 """The configuration of a pipeline; config_file.py reads it, docs/pipeline_reference.md lists its keys."""
 
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
 from contracts.metrics_settings import LOSSES
-from contracts.numbers import LARGEST_NUMBER, Json, Number
 from contracts.serving import CSV, MOST_TRANSFORM_MIB, PAYLOAD_MIB, TRANSFORM_REQUESTS
-from contracts.value_types import MetricOfSplit, Tags, TrackingName, TrackingUri
+from contracts.tuning import Tuning
+from contracts.value_types import LARGEST_NUMBER, Json, MetricOfSplit, Number, Tags, TrackingName, TrackingUri
 from pipeline.config_aws import Aws
 from pipeline.config_types import Approval, CardText, Image, InstanceType, JsonPath, Name, Section
 from pipeline.json_path import reads_cells
-from pipeline.search import Search
+
+_SHARED: tuple[str, ...] = ("metric", "trials", "max_hours", "parallel", "space")  # settings of both engines
+# Quotas of the service that cannot be raised: https://docs.aws.amazon.com/sagemaker/latest/dg/automatic-model-tuning-limits.html
+_TUNER_HOURS = (1 / 30, 30 * 24)  # MaxRuntimeInSeconds is at least 120
+_MOST_TRIALS = {"Bayesian": 750, "Random": 10_000}
+_MOST_PARALLEL = 100
+_MOST_SETTINGS = 30
+
+
+class Search(Tuning):
+    """The search of hyperparameters before the training. docs/tuning.md describes the keys."""
+
+    engine: Literal["container", "sagemaker"] = Field(
+        default="container",
+        description="Where trials run: container = all within the training job; sagemaker = each is a training job of "
+        "SageMaker's tuner, and `run` searches as container does.",
+    )
+    strategy: Literal["Bayesian", "Random"] = Field(
+        default="Bayesian", description="With engine sagemaker: how the tuner chooses trials."
+    )
+
+    @model_validator(mode="after")
+    def _belongs_to_the_engine(self) -> Self:
+        tuner = self.engine == "sagemaker"
+        others = set(Tuning.model_fields).difference(_SHARED) if tuner else {"strategy"}
+        wrong = sorted(others & self.model_fields_set)
+        if wrong:
+            raise ValueError(f"{', '.join(wrong)} cannot be set with engine: {self.engine}")
+        if tuner:
+            self._check_quotas()
+        return self
+
+    def _check_quotas(self) -> None:
+        lowest, highest = _TUNER_HOURS
+        if self.max_hours is not None and not lowest <= self.max_hours <= highest:
+            raise ValueError(f"max_hours must be from {lowest:.3f} to {highest:,} with engine: sagemaker")
+        for name, value, most in (
+            ("trials", self.trials, _MOST_TRIALS[self.strategy]),
+            ("parallel", self.parallel or 1, _MOST_PARALLEL),
+            ("the number of settings in space", len(self.space or {}), _MOST_SETTINGS),
+        ):
+            if value > most:
+                job = f"a tuning job of SageMaker with strategy {self.strategy}"
+                raise ValueError(f"{name} is {value:,}, but {job} has at most {most:,}")
+
+    @property
+    def by_tuner(self) -> bool:
+        """Whether SageMaker's tuner runs the trials."""
+        return self.engine == "sagemaker"
+
+    def in_container(self) -> "Search":
+        """Return the search as a training job runs it: the tuner takes the model of the best trial."""
+        shared = self.model_dump(mode="json", exclude_unset=True, include=set(_SHARED))
+        return Search(**shared) if self.by_tuner else self
+
+    def hyperparameter(self) -> dict[str, Any]:
+        """Return the hyperparameter `tuning` of the training job."""
+        return self.model_dump(mode="json", exclude_unset=True, include=set(Tuning.model_fields))
 
 
 class Condition(Section):

@@ -25,7 +25,6 @@ from pipeline.config_types import (
 )
 
 LONGEST_PROCESSING = 432_000  # the service's quota of a processing job's duration in s; botocore's model allows 9 days
-InputMode = Literal["File", "FastFile"]
 
 
 class Machine(Section):
@@ -69,20 +68,11 @@ class InstanceGroup(Section):
     instance_count: int = Field(default=1, ge=1, le=100, description="Instances.")
 
 
-class Channel(Section):
-    """A channel of the training job."""
-
-    input_mode: InputMode | None = Field(default=None, description="Default: aws.training.input_mode.")
-
-
 class Training(Section):
-    """The training job: its channels, instance groups and warm pool."""
+    """The training job: its input mode, instance groups and warm pool."""
 
-    input_mode: InputMode = Field(
+    input_mode: Literal["File", "FastFile"] = Field(
         default="File", description="File: download the channels first; FastFile: read them from S3 on demand."
-    )
-    channels: dict[Literal["train", "val", "test", "pretrained", "model_artifacts_input"], Channel] = Field(
-        default={}, description="Settings of single channels."
     )
     instance_groups: dict[Name, InstanceGroup] = Field(
         default={}, max_length=5, description="Instances by group, instead of those of aws.steps.PyTorchTraining."
@@ -114,22 +104,6 @@ class Retries(Section):
     backoff_rate: float = Field(default=2.0, ge=1, le=20, description="Growth of the pause.")
 
 
-class Autoscaling(Section):
-    """Change the number of an endpoint's instances with its load; `python -m pipeline autoscale` switches it on."""
-
-    min_instances: int = Field(default=1, ge=1, le=1_000, description="Least instances.")
-    max_instances: int = Field(ge=1, le=1_000, description="Most instances.")
-    invocations_per_instance: int = Field(
-        ge=1, le=1_000_000, description="Target: requests per minute and instance, on average."
-    )
-
-    @model_validator(mode="after")
-    def _is_a_range(self) -> Self:
-        if self.min_instances > self.max_instances:
-            raise ValueError("min_instances is greater than max_instances")
-        return self
-
-
 class EndpointInstances(Section):
     """The instances of an endpoint."""
 
@@ -143,17 +117,6 @@ class RealTime(EndpointInstances):
     capture_percent: int = Field(
         default=0, ge=0, le=100, description="Share of the requests and answers that are saved in S3; 0: none."
     )
-    autoscaling: Autoscaling | None = Field(default=None, description="Change the number of instances with the load.")
-
-    @model_validator(mode="after")
-    def _begins_in_the_range(self) -> Self:
-        least = self.autoscaling.min_instances if self.autoscaling is not None else 0
-        if self.instance_count < least:
-            raise ValueError(
-                f"instance_count {self.instance_count} is less than autoscaling.min_instances {least}: every "
-                "deployment would begin below it"
-            )
-        return self
 
 
 class Serverless(Section):

@@ -9,13 +9,12 @@ from pydantic import BaseModel, ValidationError
 
 from contracts.errors import ContractError, shown
 from contracts.json_text import parse_json
-from contracts.numbers import decimal_comma
 from contracts.spelling import did_you_mean
 from contracts.tuning import KINDS
+from contracts.value_types import decimal_comma
 from pipeline.config import PipelineConfig
 
 _MERGE = "tag:yaml.org,2002:merge"
-_MOST_VALUES = 100_000
 
 
 def load_config(path: Path) -> PipelineConfig:
@@ -59,7 +58,6 @@ def _read_mapping(path: Path, key: str) -> dict[str, Any]:
     try:
         text = path.read_bytes()
         content = parse_json(text) if kind == "JSON" else yaml.load(text, Loader=_Loader)
-        _size(content, {})
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ContractError(
             f"{key}: {path} cannot be read as {kind} in UTF-8: {' '.join(str(error).split())[:500]}",
@@ -97,19 +95,6 @@ for _kind, _words in {
     "merge": "<<",
 }.items():
     _Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"(?:{_words})\\Z"), None)
-
-
-def _size(value: Any, sizes: dict[int, int]) -> int:
-    """Return the number of values inside `value`, those behind YAML's aliases each time; raise ValueError for many."""
-    if not isinstance(value, (dict, list)):
-        return 1
-    if id(value) not in sizes:
-        sizes[id(value)] = _MOST_VALUES + 1  # until it is known: a value must not contain itself
-        parts = value.values() if isinstance(value, dict) else value
-        sizes[id(value)] = 1 + sum(_size(part, sizes) for part in parts)
-    if sizes[id(value)] > _MOST_VALUES:
-        raise ValueError(f"it has more than {_MOST_VALUES} values")
-    return sizes[id(value)]
 
 
 def _refused(path: Path, error: ValidationError) -> ContractError:

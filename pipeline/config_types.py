@@ -7,12 +7,14 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
 from contracts.declaration import Pattern
 from pipeline.json_path import compile_path
 
-_NAME = Pattern(
-    "[A-Za-z0-9](-*[A-Za-z0-9])*",
-    "a name of ASCII letters, digits and hyphens, with a letter or digit at both ends",
-)
-Name = Annotated[str, StringConstraints(max_length=63), _NAME]
-TuningJobName = Annotated[str, StringConstraints(max_length=32), _NAME]
+Name = Annotated[
+    str,
+    StringConstraints(max_length=63),
+    Pattern(
+        "[A-Za-z0-9](-*[A-Za-z0-9])*",
+        "a name of ASCII letters, digits and hyphens, with a letter or digit at both ends",
+    ),
+]
 _DIRECTORY_BUCKET = "--x-s3"  # end of the name of a bucket of S3 Express One Zone
 
 

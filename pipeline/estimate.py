@@ -71,5 +71,6 @@ def described(found: dict[str, Any], *, instance: str, tokens: int) -> str:
     return (
         f"estimate: with {_ROWS:,} rows of {tokens} tokens, the training takes about {taken['hours']:.2f} hours on "
         f"{taken['hosts']} x {instance} and costs ${cost['on_demand']:.2f} (prices of {cost['date']}, "
-        f"{cost['region']}), with {json.dumps(taken['settings'])}"
+        f"{cost['region']}), with {json.dumps(taken['settings'])}. For your rows: `python -m container plan "
+        f"--hyperparameters FILE --rows N --tokens {tokens} --instance {instance} --hosts {taken['hosts']}`"
     )

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 _PLACE = r"(-?[0-9]+|-?[0-9]*\s*:\s*-?[0-9]*)"
 _PART = re.compile(
@@ -35,21 +35,9 @@ def compile_path(path: str) -> Select:
                 f"its part from {path[place:]!r} is none of .name, ['name'], [index], [start:end], a list of names, a "
                 "list of indices and ranges, and *"
             )
-        parts.append(_part(found))
+        parts.append(found)
         place = found.end()
-    return lambda record: _select(parts, record)
-
-
-class _Part(NamedTuple):
-    """A part of a path.
-
-    Attributes:
-        values: the values that it selects in a value.
-        several: whether it can select another number than one.
-    """
-
-    values: Callable[[Any], list[Any]]
-    several: bool
+    return partial(_select, parts)
 
 
 def reads_cells(path: str) -> bool:
@@ -57,21 +45,20 @@ def reads_cells(path: str) -> bool:
     return not any(found["name"] or found["names"] for found in _PART.finditer(path, 1))
 
 
-def _select(parts: Sequence[_Part], record: Any) -> Any:
-    values = [record]
+def _select(parts: Sequence[re.Match[str]], record: Any) -> Any:
+    values, several = [record], False  # several: whether the parts so far can select another number of values than one
     for part in parts:
-        values = [selected for value in values for selected in part.values(value)]
-    return values if any(part.several for part in parts) else values[0]
-
-
-def _part(found: re.Match[str]) -> _Part:
-    if found["all"] is not None:
-        return _Part(_all_values, several=True)
-    if found["places"] is not None:
-        places = [_place(text) for text in found["places"].split(",")]
-        return _Part(partial(_at, places), several=len(places) > 1 or isinstance(places[0], slice))
-    names = [found["name"]] if found["name"] is not None else re.findall(r"'([^']*)'", found["names"])
-    return _Part(partial(_named, names), several=False)
+        if part["all"] is not None:
+            values, several = [each for value in values for each in _all_values(value)], True
+        elif part["places"] is not None:
+            places = [_place(text) for text in part["places"].split(",")]
+            several = several or len(places) > 1 or isinstance(places[0], slice)
+            values = [each for value in values for each in _at(places, value)]
+        else:
+            names = [part["name"]] if part["name"] is not None else re.findall(r"'([^']*)'", part["names"])
+            one = len(names) == 1
+            values = [value[names[0]] if one else {name: value[name] for name in names} for value in values]
+    return values if several else values[0]
 
 
 def _all_values(value: Any) -> list[Any]:
@@ -84,10 +71,6 @@ def _at(places: Sequence[int | slice], value: Any) -> list[Any]:
     if not isinstance(value, list):
         raise TypeError(f"a position selects a value of an array, and this is a {type(value).__name__}")
     return [each for place in places for each in (value[place] if isinstance(place, slice) else [value[place]])]
-
-
-def _named(names: Sequence[str], value: Any) -> list[Any]:
-    return [value[names[0]] if len(names) == 1 else {name: value[name] for name in names}]
 
 
 def _place(text: str) -> int | slice:

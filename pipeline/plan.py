@@ -1,6 +1,7 @@
 """Check a configuration, and derive each step's command line, environment and hyperparameters from it."""
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -11,9 +12,7 @@ from contracts.errors import ContractError, shown
 from contracts.hyperparameter_files import ALIASES, DROPPED, GivenSettings, cast_value, choose_settings
 from contracts.hyperparameters import Hyperparameters
 from contracts.monitored_metric import MonitoredMetric
-from contracts.numbers import decimal_comma
-from contracts.presets import FEWEST_ROWS
-from contracts.serving import RecordSettings, ServingSettings
+from contracts.serving import BODIES, CSV, RecordSettings, ServingSettings
 from contracts.spelling import did_you_mean
 from contracts.step_contract import StepContract, StepSettings
 from contracts.steps import (
@@ -26,11 +25,71 @@ from contracts.steps import (
     DataLoadingSettings,
 )
 from contracts.tuning import Space
-from contracts.tuning_space import metric_of, most_validations, space_of
-from pipeline.checks import check_against_training, check_comparison, feature_columns
-from pipeline.config import PipelineConfig
+from contracts.tuning_space import metric_of, space_of
+from contracts.value_types import Json, decimal_comma
+from pipeline.checks import check_against_training, feature_columns
+from pipeline.config import BatchScore, PipelineConfig
 from pipeline.graph import AFTER_CONDITION, CONDITION, OPTIONAL, ORDER, outside_inputs, source
-from pipeline.serving_settings import check_batch_settings, serving_settings
+
+_SECONDS_TO_ANSWER = 5  # the server's timeout ends before the service's, so that the answer gives the cause
+_ASYNCHRONOUS_SECONDS = 3_600
+
+
+def serving_settings(config: PipelineConfig, contract: StepContract) -> dict[str, Json]:
+    """Return the settings of the model that a step hosts or registers, without those at their default."""
+    deploy = config.aws and config.aws.deploy
+    if contract is BATCH_SCORE and config.batch_score is not None:
+        batch = config.batch_score
+        return {
+            "serving_timeout_seconds": batch.timeout_seconds - _SECONDS_TO_ANSWER,
+            "serving_csv_header": "absent",  # each line of a file is a record, also one with the columns' names
+            **_admitted(batch),
+        }
+    if contract is REGISTRATION and deploy:
+        if deploy.serverless is not None:
+            return {"serving_max_bytes": 4 << 20}
+        if deploy.asynchronous is not None:
+            return {
+                "serving_timeout_seconds": _ASYNCHRONOUS_SECONDS - _SECONDS_TO_ANSWER,
+                "serving_max_bytes": 1 << 30,
+                "serving_max_decoded_bytes": 4 << 30,
+            }
+    return {}  # the defaults are those of a real-time endpoint
+
+
+def check_batch_settings(settings: ServingSettings, batch: BatchScore) -> None:
+    """Raise ContractError for a setting of the server with which it would refuse what `batch` sends."""
+    size, _ = batch.payloads or (0, 0)
+    contradictions = {
+        "serving_csv_header": settings.serving_csv_header == "present" and batch.content_type == CSV,
+        "serving_timeout_seconds": settings.serving_timeout_seconds > batch.timeout_seconds,
+        "serving_max_bytes": settings.serving_max_bytes < size << 20,
+        "serving_concurrency": settings.serving_concurrency < (batch.concurrency or 0),
+    }
+    of_batch = {
+        "serving_csv_header": f"content_type {CSV}, of which no line is a header",
+        "serving_timeout_seconds": f"timeout_seconds {batch.timeout_seconds}",
+        "serving_max_bytes": f"max_payload_mb {size}",
+        "serving_concurrency": f"concurrency {batch.concurrency}",
+    }
+    for name, contradicts in contradictions.items():
+        if contradicts:
+            place, value = f"settings.{BATCH_SCORE.name}.{name}", getattr(settings, name)
+            raise ContractError(
+                f"{place}: {value} contradicts batch_score: {of_batch[name]}",
+                "Remove it: it follows from batch_score. Or change batch_score.",
+            )
+
+
+def _admitted(batch: BatchScore) -> dict[str, Json]:
+    """Return the setting with which the server accepts a payload, and all payloads that are sent at a time."""
+    if batch.payloads is None:
+        return {}  # the server answers GET /execution-parameters with payloads that it accepts
+    size, requests = batch.payloads
+    # A payload is of lines of the file; a filter writes them again, with more blanks.
+    growth = 2 if batch.input_filter else 1
+    return {"serving_max_bytes": growth * max(size, math.ceil(size * requests / BODIES)) << 20}
+
 
 # What a job's environment or hyperparameters can contain; the rest is in a file. botocore's model of the service allows
 # hyperparameters of 2,500 characters, AWS's documentation 256, and both refuse line breaks.
@@ -82,14 +141,10 @@ class TunerPlan:
 
     Attributes:
         metric: what the trials are compared by.
-        validations: of the longest trial, whatever the data; None if it depends on the batch size.
-        networks: that each trial trains, one after the other.
     """
 
     space: Space
     metric: MonitoredMetric
-    validations: int | None
-    networks: int
 
     @property
     def reserved(self) -> int:
@@ -198,12 +253,7 @@ def _resolve_job(config: PipelineConfig, *, tuner: bool, hosts: int | None) -> _
     search = None
     if tuner and by_tuner:
         del hyperparameters["tuning"]  # a trial is an ordinary job, for which a preset may choose an ensemble
-        search = TunerPlan(
-            space_of(hp),
-            metric_of(hp),
-            most_validations(hp, hyperparameters, FEWEST_ROWS),
-            choose_settings(GivenSettings(hyperparameters, {})).hp.num_members,
-        )
+        search = TunerPlan(space_of(hp), metric_of(hp))
         hyperparameters = {name: value for name, value in hyperparameters.items() if name not in search.space}
         hyperparameters["early_stop_metric"] = from_sections["early_stop_metric"] = search.metric.name
     return _Job(hyperparameters, hp, frozenset(from_sections), search)
@@ -271,7 +321,6 @@ def _check_step(
         if not environment.get(field.upper(), "set").strip():  # the step would take an empty variable as not set
             raise ContractError(f"{_key(contract, field)}: is empty", "Give it a text, or remove it.")
     check_against_training(contract, settings, hp, outside)
-    check_comparison(settings, inputs, section)
     if isinstance(settings, ServingSettings) and contract is BATCH_SCORE and config.batch_score is not None:
         check_batch_settings(settings, config.batch_score)
     for folder in contract.inputs:
@@ -303,7 +352,7 @@ def _build_step(contract: StepContract, settings: StepSettings, job: _Job, *, in
             in_file = _not_sent(environment)
     return StepPlan(
         contract,
-        command=tuple(contract.command_line()) if contract.command else (),
+        command=(contract.command,) if contract.command else (),
         environment=environment,
         from_hyperparameters={
             field.upper(): name

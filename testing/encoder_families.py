@@ -125,7 +125,10 @@ def hyperparameters(**values: Any) -> Hyperparameters:
 
 def standard_transform(num_inputs: int) -> NumericTransformParameters:
     return NumericTransformParameters(
-        "standard", mean=tuple(float(i) for i in range(num_inputs)), scale=tuple(2.0 + i for i in range(num_inputs))
+        "standard",
+        mean=tuple(float(i) for i in range(num_inputs)),
+        scale=tuple(2.0 + i for i in range(num_inputs)),
+        bins=((-1.0, 0.0, 2.0),) * num_inputs,
     )
 
 

@@ -63,7 +63,7 @@ def random_model(folder: Path, decision: Decision, **given: Any) -> Path:
         model,
         hp,
         folder / "model" / artifacts.MODEL_ONNX,
-        samples=[pack_records([records] * 4, range(4))],
+        samples=[pack_records(records.take(np.arange(4)))],
         decision=decision,
     )
     return folder / "model"

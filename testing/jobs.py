@@ -4,6 +4,8 @@ import json
 import os
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -158,6 +160,26 @@ def start_train(paths: JobPaths, *, warm: bool = False, **environment: str) -> s
         )
 
 
+def wait_for(condition: Callable[[], Any], *, seconds: float = 120) -> Any:
+    """Return the value of the condition once it is true."""
+    deadline = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.02)
+    return found
+
+
+def start_until(
+    paths: JobPaths, reached: str | Callable[[], bool], **environment: str
+) -> subprocess.Popen | WarmProcess:
+    """Start a warm job, and return its process when it has printed `reached`, or when `reached()` is true."""
+    process = start_train(paths, warm=True, **environment)
+    is_reached = reached if callable(reached) else lambda: reached in printed(paths)
+    wait_for(lambda: is_reached() or process.poll() is not None)
+    assert is_reached(), printed(paths)[-4000:]
+    return process
+
+
 def run_train(paths: JobPaths, *, expect: int = 0, warm: bool = True, **environment: str) -> str:
     """Run the job to its end and return its log; the exit code must be `expect`. See start_train for `warm`."""
     process = start_train(paths, warm=warm, **environment)
@@ -170,12 +192,25 @@ def run_train(paths: JobPaths, *, expect: int = 0, warm: bool = True, **environm
     return log
 
 
+def run_python(code: str, *arguments: str, cwd: Path = REPOSITORY, **environment: str) -> subprocess.CompletedProcess:
+    """Run code in a process of its own, which finds this repository from every folder; return it with its output."""
+    variables = {**os.environ, "PYTHONPATH": str(REPOSITORY), **environment}
+    command = [sys.executable, "-c", code, *arguments]
+    return subprocess.run(command, cwd=cwd, env=variables, capture_output=True, text=True, check=False)
+
+
+def printed(paths: JobPaths) -> str:
+    """Return what the runs of the job have printed so far."""
+    path = paths.root / "train.log"
+    return path.read_text() if path.is_file() else ""
+
+
 def log_of(paths: JobPaths) -> str:
     """Return what `run_train` printed, then the details that only output/data/log.txt contains."""
-    printed, details = (paths.root / "train.log").read_text(), paths.output_data / artifacts.LOG
-    known = {line[9:] for line in printed.splitlines()}  # without the clock
+    text, details = printed(paths), paths.output_data / artifacts.LOG
+    known = {line[9:] for line in text.splitlines()}  # without the clock
     lines = details.read_text().splitlines() if details.is_file() else []
-    return "\n".join([printed.rstrip("\n"), *(line for line in lines if line[24:] not in known), ""])
+    return "\n".join([text.rstrip("\n"), *(line for line in lines if line[24:] not in known), ""])
 
 
 def metrics(paths: JobPaths) -> dict[str, Any]:
@@ -203,3 +238,14 @@ def write_letters_tokenizer(folder: Path) -> int:
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     return len(tokens)
+
+
+def write_checkpoint(checkpoints: Path, content: Mapping[str, Any], **files: str) -> Path:
+    """Write a complete checkpoint as far as it is read without torch: its state.json and more files; return it."""
+    folder = checkpoints / f"epoch=0-step={content['step']}.ckpt"
+    folder.mkdir(parents=True, exist_ok=True)
+    texts = {".metadata": "", "state.json": json.dumps(content), **files}
+    for name, text in texts.items():
+        (folder / name).write_text(text)
+    (folder / "manifest.json").write_text(json.dumps({name: len(text) for name, text in texts.items()}))
+    return folder

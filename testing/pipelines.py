@@ -37,7 +37,6 @@ EVERYTHING: dict[str, Any] = {
     },
     "training": {
         "input_mode": "FastFile",
-        "channels": {"pretrained": {"input_mode": "File"}},
         "tensorboard": True,
     },
     "spot": {"enabled": True, "max_wait_seconds": 10_000},
@@ -47,7 +46,6 @@ EVERYTHING: dict[str, Any] = {
             "instance_type": "ml.c5.large",
             "instance_count": 2,
             "capture_percent": 20,
-            "autoscaling": {"min_instances": 2, "max_instances": 6, "invocations_per_instance": 700},
         },
     },
     "retries": {"max_attempts": 5, "interval_seconds": 10, "backoff_rate": 1.5},
@@ -143,12 +141,11 @@ SEARCH: dict[str, Any] = {
     "space": {
         "lr": {"low": 1e-4, "high": 1e-2, "scale": "log"},
         "dropout": {"low": 0.0, "high": 0.3},
-        "batch_size": {"low": 8, "high": 32, "step": 1},
+        "batch_size": {"low": 8, "high": 32},
         "model_class": ["trimodal_bert", "trimodal_cross_attn"],
         "run_scheduler": [True, False],
         "weight_decay": [0, 1e-05],
     },
-    "warm_start": {"parents": ["claims-260101-1200", "claims-260102-1200"], "type": "TransferLearning"},
 }
 
 

@@ -106,6 +106,23 @@ class Server:
         return self.process.wait(timeout=40)
 
 
+def refused_start(root: Path, *, wrapper: Sequence[str] = (), **environment: str) -> str:
+    """Start a server that ends with 1 before it serves; return its log."""
+    command = [*wrapper, sys.executable, "-m", "container", "serve", "--root", str(root), "--port", "0"]
+    given = {"cwd": REPOSITORY, "env": {**os.environ, **environment}, "timeout": 60}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, **given)
+    assert done.returncode == 1, done.stdout
+    return done.stdout
+
+
+def package(root: Path, script: str | bytes) -> Path:
+    """Write a package with its own inference.py to root/model; return root."""
+    file = root / "model" / "code" / "inference.py"
+    file.parent.mkdir(parents=True)
+    file.write_bytes(script.encode() if isinstance(script, str) else script)
+    return root
+
+
 def model_process(server: int) -> int:
     """Return the id of the process that runs the model of the server with this process id."""
     return int(Path(f"/proc/{server}/task/{server}/children").read_text())

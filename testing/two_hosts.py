@@ -12,7 +12,7 @@ from typing import Any
 
 from contracts.paths import JobPaths
 from contracts.ports import free_port
-from testing.jobs import start_train, write_job
+from testing.jobs import printed, start_train, write_job
 from testing.warm import WarmProcess
 
 HOSTS = ("127.0.0.2", "127.0.0.10")  # in natural order; in the order of strings, the second comes first
@@ -43,8 +43,7 @@ class TwoHosts:
         self.processes = [start_train(paths, warm=warm, **self.environment) for paths in self.paths]
 
     def log(self, host: int = 0) -> str:
-        path = self.paths[host].root / "train.log"
-        return path.read_text() if path.is_file() else ""
+        return printed(self.paths[host])
 
     def wait_for(self, text: str, *, host: int = 0, seconds: float = 120) -> None:
         deadline = time.monotonic() + seconds

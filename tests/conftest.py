@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import io
+import logging
 import os
 import traceback
 
@@ -10,6 +11,7 @@ import hypothesis
 import pandas as pd
 import pytest
 
+from container.processes import set_up_logging
 from contracts.paths import JobPaths
 
 # Where it is set, each of the hundreds of processes that tests start would compile the project's modules once more.
@@ -59,6 +61,16 @@ def transformers_in_this_process():
         yield
 
 
+@pytest.fixture(autouse=True)
+def no_log_of_a_job():
+    """Remove the handlers of a job that ran in the tests' process: pytest removes the folder of its log."""
+    yield
+    root = logging.getLogger()
+    for handler in [each for each in root.handlers if type(each).__module__ == set_up_logging.__module__]:
+        root.removeHandler(handler)
+        handler.close()
+
+
 @pytest.fixture(scope="session")
 def rank_pool():
     """Runs a function as a job of n ranks in a process group of their own; see testing/rank_pool.py."""
@@ -66,6 +78,16 @@ def rank_pool():
 
     with RankPool() as pool:
         yield pool
+
+
+@pytest.fixture(scope="module")
+def one_rank():
+    """A process group whose only rank is the tests' process; see testing/one_rank.py."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="session")

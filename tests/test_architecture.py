@@ -1,10 +1,9 @@
 """Check what import-linter (pyproject.toml) cannot: the modules that a start imports, and the length of functions."""
 
 import ast
-import subprocess
 import sys
 
-from testing.jobs import REPOSITORY
+from testing.jobs import REPOSITORY, run_python
 
 
 def imports(path):
@@ -49,7 +48,7 @@ def test_a_module_that_must_start_fast_imports_neither_torch_nor_the_sagemaker_s
         "    slow = {'torch', 'sagemaker', 'boto3'} & sys.modules.keys()\n"
         "    if slow: sys.exit(f'{name} imports {slow}')"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True)
+    done = run_python(code)
     assert done.returncode == 0, done.stderr
 
 
@@ -58,10 +57,9 @@ def test_what_a_worker_imports_of_lower_packages_imports_neither_scikit_learn_no
         "import sys, container.preprocessing.prepare, container.evaluation.metrics, container.evaluation.fit_decision\n"
         "sys.exit(str({'sklearn', 'pandas', 'matplotlib'} & sys.modules.keys() or ''))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True)
-    assert not done.stderr.strip()
+    assert not run_python(code).stderr.strip()
 
 
 def test_the_entry_point_of_a_package_changes_the_import_path_in_a_package_alone():
     code = "import sys; before = list(sys.path); import container.serving.inference; sys.exit(sys.path != before)"
-    assert subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY).returncode == 0
+    assert run_python(code).returncode == 0

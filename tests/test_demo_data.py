@@ -84,11 +84,6 @@ def test_the_columns_are_those_of_the_configuration(claims: pd.DataFrame) -> Non
     )
 
 
-def test_ids_are_strings_and_unique_over_the_splits(claims: pd.DataFrame) -> None:
-    assert claims["order_id"].str.fullmatch(r"A-\d{6}").all()
-    assert claims["order_id"].is_unique
-
-
 def test_both_labels_are_common_in_every_split(splits: dict[str, pd.DataFrame]) -> None:
     for table in splits.values():
         assert set(table["label"]) == {0, 1}

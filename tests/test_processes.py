@@ -1,44 +1,34 @@
-"""The log of a job: what is printed, and what only its file contains."""
+"""A process of a job: its log, printed and in a file, and its end with its parent."""
 
 import logging
 import os
 import pty
 import re
+import signal
 import subprocess
 import sys
-
-import pytest
 
 from container.log_once import log_detail
 from container.processes import log_to_file, set_up_logging
 
 
-@pytest.fixture
-def printed(capsys):
-    """A function that returns what the log printed; the handlers of pytest are put back afterwards."""
-    root = logging.getLogger()
-    handlers = list(root.handlers)
-    yield lambda: capsys.readouterr().out
-    root.handlers[:] = handlers
-
-
-def test_details_are_in_the_file_alone(printed, tmp_path):
+def test_details_are_in_the_file_alone(capsys, tmp_path):
     set_up_logging()
     log_to_file(tmp_path / "output/data/log.txt")
     logging.getLogger("container.x").info("trained")
     log_detail(logging.getLogger("container.x"), "imputed %d", 3)
-    assert [line.split(" ", 1)[1] for line in printed().splitlines()] == ["trained"]
+    assert [line.split(" ", 1)[1] for line in capsys.readouterr().out.splitlines()] == ["trained"]
     in_file = (tmp_path / "output/data/log.txt").read_text().splitlines()
     assert [line[24:] for line in in_file] == ["trained", "imputed 3"]
 
 
-def test_without_a_file_details_are_printed(printed):
+def test_without_a_file_details_are_printed(capsys):
     set_up_logging()
     log_detail(logging.getLogger("container.x"), "imputed %d", 3)
-    assert "imputed 3" in printed()
+    assert "imputed 3" in capsys.readouterr().out
 
 
-def test_a_second_run_appends(printed, tmp_path):
+def test_a_second_run_appends(capsys, tmp_path):
     for text in ("first", "second"):
         set_up_logging()
         log_to_file(tmp_path / "log.txt")
@@ -46,12 +36,12 @@ def test_a_second_run_appends(printed, tmp_path):
     assert [line[24:] for line in (tmp_path / "log.txt").read_text().splitlines()] == ["first", "second"]
 
 
-def test_a_file_that_cannot_be_written_does_not_end_the_job(printed, tmp_path):
+def test_a_file_that_cannot_be_written_does_not_end_the_job(capsys, tmp_path):
     set_up_logging()
     (tmp_path / "output").touch()
     log_to_file(tmp_path / "output/log.txt")
     logging.getLogger("container.x").info("trained")
-    shown = printed()
+    shown = capsys.readouterr().out
     assert "output/log.txt cannot be written" in shown
     assert "trained" in shown
 
@@ -67,3 +57,8 @@ def test_a_line_clears_the_bar_of_a_terminal_and_does_not_share_its_row():
     shown = os.read(main, 65536).decode()
     assert "2/4" in shown
     assert re.search(r"\r +\r\d\d:\d\d:\d\d validated\r\n", shown), repr(shown)
+
+
+def test_a_process_whose_parent_died_before_it_could_ask_dies_too():
+    code = "from container.processes import die_with_parent; die_with_parent(2**22 - 1)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL

@@ -4,15 +4,15 @@ from pathlib import Path
 
 import pytest
 
+from container.agreement import FAILED, STOPPED, verdict_on
 from container.errors import PeerFailed
 from container.failure import Failure
 from container.job import Job, Scratch, write_json
 from container.launch.workers import StopHandler
 from container.training.checkpoint_files import LAST
-from container.verdict import FAILED, STOPPED, verdict_on
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
-from testing.jobs import CONFIGURATION
+from testing.jobs import CONFIGURATION, write_checkpoint
 
 DISK_FULL = Failure.from_exception(OSError(28, "No space left on device"), rank=1)
 KILLED = Failure.from_exit(-9, who="worker rank 1 (pid 7)", rank=1)
@@ -49,11 +49,7 @@ def test_an_error_of_another_host_after_the_stop_is_complete_does_not_fail_the_j
 
 
 def test_a_stop_names_the_newest_complete_checkpoint_and_not_that_of_last_ckpt(job: Job, stop: StopHandler) -> None:
-    folder = job.paths.checkpoints / "epoch=0-step=2.ckpt"
-    folder.mkdir(parents=True)
-    for name, content in (("state.json", {"step": 2}), (".metadata", {}), ("manifest.json", None)):
-        sizes = {path.name: path.stat().st_size for path in folder.iterdir()}
-        write_json(folder / name, sizes if content is None else content)
+    write_checkpoint(job.paths.checkpoints, {"step": 2})
     (job.paths.checkpoints / LAST).write_text("epoch=0-step=1.ckpt\n")
     assert verdict_on(job, None, stop).where == "checkpoint epoch=0-step=2.ckpt is complete"
 

@@ -8,9 +8,8 @@ from importlib.util import find_spec
 import pytest
 
 from testing import warm
-from testing.jobs import start_train, write_job
+from testing.jobs import start_train, wait_for, write_job
 from testing.warm import PRELOADED, WarmProcess, run
-from tests.training.test_interruptions import wait_for
 
 
 def test_every_preloaded_module_of_the_project_exists():

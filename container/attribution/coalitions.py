@@ -1,7 +1,6 @@
 """Make the model's inputs of a record's coalitions: every text is encoded once, the rest is the head's."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import zip_longest
 
 import numpy as np
@@ -19,27 +18,17 @@ _TOKENS = 16_384  # that a head which reads tokens gets in a run
 Arrays = Mapping[str, np.ndarray]
 
 
-@dataclass(frozen=True)
-class TextVariants:
-    """The texts that a record has in its coalitions.
-
-    Attributes:
-        records: one for each variant; variant 0 of every text has all parts. [V]
-        which: the variant of each text in each coalition. [texts, M]
-    """
-
-    records: RecordArrays
-    which: np.ndarray
-
-
 def text_variants(
     parts: Sequence[Part], active: Sequence[int], coalitions: np.ndarray, preprocessor: Preprocessor
-) -> TextVariants:
+) -> tuple[RecordArrays, np.ndarray]:
     """Return the different texts of the coalitions; several texts of a variant have nothing to do with each other.
 
     Args:
         active: the position in `parts` of each column of `coalitions`. [n]
         coalitions: the active parts that each keeps. [M, n]
+
+    Returns:
+        A record for each variant [V], and the variant of each text in each coalition [texts, M].
     """
     fitted = preprocessor.fitted
     fields: list[list[tuple[str | None, ...]]] = []
@@ -56,7 +45,7 @@ def text_variants(
             columns[column] = pa.array([row[index] and row[index][place] for row in rows], pa.string())
     table = pa.table(dict.fromkeys(fitted.feature_inputs, pa.nulls(count)) | columns)
     batch = preprocessor.transform(table).batch
-    return TextVariants(RecordArrays.from_batch(batch, [field.role for field in fitted.text_fields]), which)
+    return RecordArrays.from_batch(batch, [field.role for field in fitted.text_fields]), which
 
 
 def _texts(field: TextField, kept: Sequence[Part]) -> tuple[str | None, ...]:
@@ -70,7 +59,7 @@ class HeadInputs:
 
     Args:
         features: of each variant, by role: arrays of a record, [F], or of its tokens [C, T] or [C, T, F].
-        which: as in TextVariants.
+        which: the variant of each text in each coalition. [texts, M]
         tabular: the table's values of each coalition. [M, K]
         alone: every run has one coalition.
     """

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -69,15 +70,15 @@ def reasons(
     pieces = [i for i, part in enumerate(active) if question.level != "column" and parts[part].text is not None]
     shapley = attribution(len(active), pieces, permutations=question.permutations)
     coalitions = shapley.coalitions
-    variants = text_variants(parts, active, coalitions, model.preprocessor)
-    count = len(variants.records.row)
-    features = yield Work(model.encode, [variants.records] * count, range(count))
+    texts, which = text_variants(parts, active, coalitions, model.preprocessor)
+    count = len(texts.row)
+    features = yield Work(model.encode, [texts] * count, range(count))
     tabular = np.repeat(absent.tabular, len(coalitions), axis=0)  # [M, K]
     for i, part in enumerate(active):
         if (column := parts[part].column) in places:
             rows = np.flatnonzero(coalitions[:, i])[:, None]
             tabular[rows, places[column]] = prepared[places[column]]
-    inputs = HeadInputs(list(features), variants.which, tabular, alone=model.alone)
+    inputs = HeadInputs(list(features), which, tabular, alone=model.alone)
     scores = np.concatenate((yield Work(model.score, [inputs] * len(inputs), range(len(inputs)))))  # [M, K]
     sizes = coalitions.sum(axis=1)
     if class_id is None:
@@ -96,8 +97,29 @@ def reasons(
     return answer
 
 
-def advance(steps: Steps, result: np.ndarray | None = None) -> Work | dict[str, Any]:
-    """Return the next computation of `reasons`, given the result of the one before, or the reasons."""
+def direct(work: Work) -> np.ndarray:
+    """Compute a step at once."""
+    return work.compute(work.records, work.indices)
+
+
+def run_steps(
+    steps: Steps,
+    compute: Callable[[Work], np.ndarray] = direct,
+    run: Callable[[Callable[[], Any]], Any] = lambda call: call(),
+) -> dict[str, Any]:
+    """Return the reasons that `reasons` computes.
+
+    Args:
+        compute: computes a step on the encoders or the head.
+        run: calls a function that prepares the next step.
+    """
+    step = run(partial(_advance, steps, None))
+    while isinstance(step, Work):
+        step = run(partial(_advance, steps, compute(step)))
+    return step
+
+
+def _advance(steps: Steps, result: np.ndarray | None) -> Work | dict[str, Any]:
     try:
         return steps.send(result)
     except StopIteration as end:

@@ -7,7 +7,7 @@ parts, of the change of the value when the part joins those before it (Shapley, 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import factorial
-from typing import Protocol, Self
+from typing import Self
 
 import numpy as np
 
@@ -19,20 +19,7 @@ _PASSES = 96  # of the encoders, about: two coalitions with the same pieces of t
 _FEWEST_ORDERS = 4  # two pairs, for a standard error
 
 
-class Attribution(Protocol):
-    """The coalitions to evaluate, and the Shapley values that follow."""
-
-    @property
-    def coalitions(self) -> np.ndarray:
-        """Return the parts that each keeps; two of them have no part and every part. [M, n] bool"""
-        ...
-
-    def values(self, found: np.ndarray) -> tuple[np.ndarray, np.ndarray | None]:
-        """Return the Shapley values [n], and their standard errors [n] if they are estimates, from the values [M]."""
-        ...
-
-
-def attribution(num_parts: int, pieces: Sequence[int], *, permutations: int | None) -> Attribution:
+def attribution(num_parts: int, pieces: Sequence[int], *, permutations: int | None) -> "Exact | Sampled":
     """Return the exact values for up to 10 parts, otherwise estimates.
 
     Args:
@@ -50,7 +37,11 @@ def attribution(num_parts: int, pieces: Sequence[int], *, permutations: int | No
 
 @dataclass(frozen=True)
 class Exact:
-    """All coalitions: number i keeps the parts whose bits are 1 in i."""
+    """All coalitions: number i keeps the parts whose bits are 1 in i.
+
+    Attributes:
+        coalitions: the parts that each keeps; two of them have no part and every part. [M, n] bool
+    """
 
     coalitions: np.ndarray
 
@@ -60,6 +51,7 @@ class Exact:
         return cls((numbers[:, None] >> np.arange(num_parts) & 1).astype(bool))
 
     def values(self, found: np.ndarray) -> tuple[np.ndarray, None]:
+        """Return the Shapley values from the coalitions' values, without standard errors. [M] -> [n]"""
         num_parts = self.coalitions.shape[1]
         sizes, numbers = self.coalitions.sum(axis=1), np.arange(len(found))
         weights = np.array(
@@ -79,6 +71,7 @@ class Sampled:
     Source: Mitchell, Cooper, Frank & Holmes, 2022, Sampling Permutations for Shapley Value Estimation, section 3.
 
     Attributes:
+        coalitions: as in Exact.
         permutations: each with its reverse behind it. [P, n]
         chains: the coalitions of the first 0..n parts of each permutation. [P, n + 1]
         orders: number of different orders of the pieces; permutations with the same one are not independent.
@@ -114,6 +107,7 @@ class Sampled:
         return cls(coalitions, permutations, chains.reshape(2 * pairs, num_parts + 1), groups)
 
     def values(self, found: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Return estimates of the Shapley values, and their standard errors. [M] -> [n], [n]"""
         num_parts = self.coalitions.shape[1]
         gains = np.empty((len(self.permutations), num_parts))  # of each part, in its place
         np.put_along_axis(gains, self.permutations, np.diff(found[self.chains], axis=1), axis=1)

@@ -7,9 +7,8 @@ import numpy as np
 from scipy import sparse
 
 from container.companion.bag import TokenBag, token_counts
-from container.companion.graph import Companion, build_companion
+from container.companion.graph import Companion, build_companion, predict
 from container.companion.linear import FOLDS, LinearText, count_scores, fit_linear, num_columns, out_of_fold
-from container.companion.predict import predict
 from container.companion.trees import FittedTrees, fit_trees, most_rows
 from container.data.records import RecordArrays
 from container.decision.softmax import log_softmax
@@ -89,9 +88,11 @@ def fit_companion(
         NotMade: too few rows, too many classes, or a graph that computes something else than the fitted models.
     """
     limit = _row_limit(train[0].tabular.shape[1], len(fields), min(len(class_weights), MOST_CLASSES))
-    rows = _chosen_rows(train, limit=limit, seed=seed)
-    labels = every = np.concatenate([part.label for part in train])
+    of_all = np.concatenate([part.weight for part in train])
+    labels = np.where(of_all > 0, np.concatenate([part.label for part in train]), -1)  # a weight of 0 hides the label
+    rows = _chosen_rows(train, labels, limit=limit, seed=seed)
     counts = np.bincount(labels[labels >= 0], minlength=len(class_weights))  # [K]
+    totals = np.bincount(labels[labels >= 0], of_all[labels >= 0], len(counts))
     sampled = np.bincount(labels[rows], minlength=len(class_weights))  # [K]
     classes = np.flatnonzero(sampled >= FEWEST_ROWS)
     if len(classes) < 2:
@@ -118,7 +119,6 @@ def fit_companion(
     if not uses_texts:
         assert table is not None
         trees = table
-    totals = np.bincount(every[every >= 0], np.concatenate([part.weight for part in train])[every >= 0], len(counts))
     log_shares = _log_shares(totals * (counts.sum() / totals.sum()), class_weights, classes)
     companion = build_companion(
         fields, bags, linear, trees, num_numbers=tabular.shape[1], classes=classes, log_shares=log_shares
@@ -136,7 +136,6 @@ def _row_limit(num_inputs: int, num_texts: int, num_classes: int) -> int:
 
 
 def _log_shares(counts: np.ndarray, class_weights: Sequence[float], classes: np.ndarray) -> np.ndarray:
-    """Return `Fitted.log_shares` for these numbers of rows. [K]"""
     shares = (counts + 0.5) * class_weights
     shares /= shares.sum()
     shares[classes] = shares[classes].sum()
@@ -183,13 +182,12 @@ def _is_better(trees: FittedTrees, other: FittedTrees, labels: np.ndarray, *, we
     return bool(gains.mean() > gains.std() / np.sqrt(len(gains)))
 
 
-def _chosen_rows(train: Sequence[RecordArrays], *, limit: int, seed: int) -> np.ndarray:
+def _chosen_rows(train: Sequence[RecordArrays], labels: np.ndarray, *, limit: int, seed: int) -> np.ndarray:
     """Return the positions of the labelled rows: all, or a sample that a hash of the row's number orders.
 
     The sample has at most `limit` rows and MOST_TOKENS tokens, so that the terms fit into memory. One half of it has
     equally many rows of each class, as far as train has them, so that it contains enough rows of rare classes.
     """
-    labels = np.concatenate([part.label for part in train])
     usable = np.flatnonzero(labels >= 0)
     labels = labels[usable]
     tokens = np.concatenate([sum(np.diff(text.token_offsets) for text in part.texts) for part in train])[usable]

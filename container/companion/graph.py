@@ -1,6 +1,6 @@
 """Write the companion as ONNX graphs, and compute it with them: in the job as in serving."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, cast
@@ -14,14 +14,16 @@ from onnx import TensorProto, helper, numpy_helper
 from container.companion.bag import BUCKETS, MULTIPLIER, TokenBag
 from container.companion.linear import LinearText
 from container.companion.trees import FittedTrees
+from container.data.records import RecordArrays, onnx_inputs
 from contracts.artifacts import ONNX_FEATURES, ONNX_TABULAR
-from contracts.text_fields import ModelTextField
+from contracts.text_fields import ModelTextField, TextInputs
 
 OPSETS = (helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3))
 _IR_VERSION = 10
 _PREFIX = "companion."  # of every name inside the graphs
 SCORES, LOGITS = f"{_PREFIX}scores", f"{_PREFIX}logits"
 _LARGEST_WEIGHT = 32_767  # of int16
+_MOST_TOKENS = 65_536  # of a batch's inputs, with padding
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,35 @@ class Companion:
     @cached_property
     def _session(self) -> onnxruntime.InferenceSession:
         return onnxruntime.InferenceSession(self.graph.SerializeToString(), providers=["CPUExecutionProvider"])
+
+
+def predict(
+    companion: Companion, parts: Sequence[RecordArrays], texts: Sequence[TextInputs]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the logits [N, K] and the scores [N, S] of the records of `parts`, computed as in serving."""
+    logits, scores = [], []
+    for part in parts:
+        shapes = np.concatenate([text.shapes() for text in part.texts], axis=1)
+        order = np.lexsort(shapes.T[::-1])  # similar shapes need little padding
+        found = [companion(onnx_inputs(texts, part.take(some))) for some in _batches(shapes, order)]
+        back = np.argsort(order)
+        for kept, columns in zip((logits, scores), zip(*found), strict=True):
+            kept.append(np.concatenate(columns)[back])
+    return np.concatenate(logits), np.concatenate(scores)
+
+
+def _batches(shapes: np.ndarray, records: np.ndarray) -> Iterator[np.ndarray]:
+    """Divide `records` into parts of at most _MOST_TOKENS padded tokens, or one record.
+
+    Args:
+        shapes: chunks and longest chunk of each text of all records. [R, 2 n]
+    """
+    largest = shapes[records].max(axis=0).reshape(-1, 2)
+    if len(records) == 1 or len(records) * largest.prod(axis=1).sum() <= _MOST_TOKENS:
+        yield records
+        return
+    for half in np.array_split(records, 2):
+        yield from _batches(shapes, half)
 
 
 def build_companion(

@@ -63,19 +63,12 @@ def _thresholds(values: np.ndarray) -> np.ndarray:
     return np.unique(found.astype(np.float32))
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """The number of rounds that the time of a fit allows, and the learning rate for them."""
-
-    most_rounds: int
-    learning_rate: float
-
-    @classmethod
-    def of(cls, num_rows: int, *, num_features: int, num_classes: int) -> "Schedule":
-        trees = num_columns(num_classes)
-        affordable = _MOST_VALUES // (num_rows * num_features * trees)
-        most = max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, _MOST_TREES // trees, affordable))
-        return cls(most, min(_FASTEST, _SLOWEST * max(1.0, _USUAL_ROUNDS / most)))
+def schedule(num_rows: int, *, num_features: int, num_classes: int) -> tuple[int, float]:
+    """Return the number of rounds that the time of a fit allows, and the learning rate for them."""
+    trees = num_columns(num_classes)
+    affordable = _MOST_VALUES // (num_rows * num_features * trees)
+    most = max(_FEWEST_ROUNDS, min(_MOST_ROUNDS, _MOST_TREES // trees, affordable))
+    return most, min(_FASTEST, _SLOWEST * max(1.0, _USUAL_ROUNDS / most))
 
 
 def most_rows(*, num_features: int, num_classes: int) -> int:
@@ -141,12 +134,12 @@ def fit_trees(
     num_classes = int(labels.max()) + 1
     bins = Bins.fit(features)
     binned = bins(features)
-    schedule = Schedule.of(len(labels), num_features=features.shape[1], num_classes=num_classes)
-    boosting = partial(_boosting, learning_rate=schedule.learning_rate, random_state=seed % 2**32)
+    most_rounds, rate = schedule(len(labels), num_features=features.shape[1], num_classes=num_classes)
+    boosting = partial(_boosting, learning_rate=rate, random_state=seed % 2**32)
     tried = [
         _hold_out(
             partial(boosting, max_leaf_nodes=leaves), binned, labels,
-            leaves=leaves, most_rounds=schedule.most_rounds, weights=weights, folds=folds,
+            leaves=leaves, most_rounds=most_rounds, weights=weights, folds=folds,
         )
         for leaves in sizes
     ]  # fmt: skip

@@ -123,3 +123,10 @@ def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
     if kind == "cuda" and tensor.device.type == "cpu" and not tensor.is_pinned():
         tensor = tensor.pin_memory()
     return tensor.to(device, non_blocking=kind != "cpu")
+
+
+def use_side_stream(device: torch.device) -> None:
+    """Make `device` and a new stream current in this thread, which otherwise has GPU 0 and the training's stream."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        torch.cuda.set_stream(torch.cuda.Stream(device))

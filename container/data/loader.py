@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from container.data.batch import PackedBatch
+from container.data.batch import PackedBatch, use_side_stream
 from container.data.sampler import BatchPlan, split_batch
-from container.data.side_stream import use_side_stream
 from container.data.split import PreparedSplit
 
 _AHEAD = 4

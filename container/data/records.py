@@ -1,6 +1,6 @@
 """Read prepared records as numpy views of Arrow buffers, and pack them. Without torch, because serving imports it."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import dataclass
 
 import numpy as np
@@ -27,10 +27,24 @@ class TextArrays:
         """Return the lengths of a record's chunks."""
         return self.chunk_lengths[self.chunk_offsets[record] : self.chunk_offsets[record + 1]]
 
+    def places(self) -> tuple[np.ndarray, np.ndarray]:
+        """Return the record of each chunk of a copy [S], and the position of each token in its chunk [N]."""
+        chunks = self.chunk_offsets[1:] - self.chunk_offsets[:-1]
+        starts = np.cumsum(self.chunk_lengths) - self.chunk_lengths
+        positions = np.arange(len(self.tokens)) - np.repeat(starts, self.chunk_lengths)
+        return np.repeat(np.arange(len(chunks)), chunks), positions
+
     def shapes(self) -> np.ndarray:
         """Return the chunks and the longest chunk of each record: its shape in the dense form. [R, 2]"""
         longest = np.maximum.reduceat(self.chunk_lengths, self.chunk_offsets[:-1])
         return np.column_stack([np.diff(self.chunk_offsets), longest])
+
+    @classmethod
+    def gathered(cls, parts: Sequence["TextArrays"], records: Sequence[int]) -> "TextArrays":
+        """Return a copy of record records[i] of parts[i]."""
+        tokens = [part.tokens[part.token_offsets[i] : part.token_offsets[i + 1]] for part, i in zip(parts, records)]
+        chunks = [part.chunks(i) for part, i in zip(parts, records)]
+        return cls(np.concatenate(tokens), offsets_of(tokens), np.concatenate(chunks), offsets_of(chunks))
 
     def take(self, records: np.ndarray) -> "TextArrays":
         """Return a copy of some records."""
@@ -73,6 +87,16 @@ class RecordArrays:
         group = batch.column("group").to_numpy() if "group" in batch.schema.names else None
         return cls(row, label, table, tuple(texts), weight, group)
 
+    @classmethod
+    def gathered(cls, parts: Sequence["RecordArrays"], records: Sequence[int]) -> "RecordArrays":
+        """Return a copy of record records[i] of parts[i], without groups."""
+        row, label, tabular, weight = (
+            np.array([getattr(part, name)[i] for part, i in zip(parts, records)])
+            for name in ("row", "label", "tabular", "weight")
+        )
+        texts = tuple(TextArrays.gathered(of_role, records) for of_role in zip(*(part.texts for part in parts)))
+        return cls(row, label, tabular, texts, weight)
+
     def take(self, records: np.ndarray) -> "RecordArrays":
         """Return a copy of some records."""
         texts = tuple(text.take(records) for text in self.texts)
@@ -96,73 +120,27 @@ def _take_lists(values: np.ndarray, offsets: np.ndarray, lists: np.ndarray) -> t
     return values[np.arange(taken[-1]) + np.repeat(starts - taken[:-1], lengths)], taken
 
 
-@dataclass(frozen=True)
-class PackedArrays:
-    """The numpy arrays of a PackedText: tokens [N], positions [N], lengths [S], chunk_record [S]."""
-
-    tokens: np.ndarray
-    positions: np.ndarray
-    lengths: np.ndarray
-    chunk_record: np.ndarray
+def offsets_of(lists: Iterable[Sized]) -> np.ndarray:
+    """Return the begin of each of some lists that follow each other, and the end of the last. [n] -> [n + 1]"""
+    return np.cumsum([0, *map(len, lists)])
 
 
-def pack_text(texts: Sequence[TextArrays], indices: Sequence[int]) -> PackedArrays:
-    """Concatenate the chunks of record `indices[i]` of `texts[i]`, i = 0..B-1."""
-    chunks = [text.chunks(i) for text, i in zip(texts, indices)]
-    parts = [text.tokens[text.token_offsets[i] : text.token_offsets[i + 1]] for text, i in zip(texts, indices)]
-    tokens = np.concatenate(parts).astype(np.int64)  # [N]
-    lengths = np.concatenate(chunks).astype(np.int64)  # [S]
-    starts = np.cumsum(lengths) - lengths
-    return PackedArrays(
-        tokens=tokens,
-        positions=np.arange(len(tokens)) - np.repeat(starts, lengths),
-        lengths=lengths,
-        chunk_record=np.repeat(np.arange(len(texts)), [len(part) for part in chunks]),
-    )
-
-
-def pad_text(packed: PackedArrays, num_records: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the dense form for ONNX: (input_ids [B, C, T], attention_mask [B, C, T]), padded with zeros."""
-    chunks = np.bincount(packed.chunk_record, minlength=num_records)
-    first_chunk = np.cumsum(chunks) - chunks
-    chunk_in_record = np.arange(len(packed.lengths)) - first_chunk[packed.chunk_record]  # [S]
-    shape = (num_records, int(chunks.max()), int(packed.lengths.max()))
-    input_ids = np.zeros(shape, np.int64)
-    attention_mask = np.zeros(shape, np.int64)
-    at = (*(np.repeat(part, packed.lengths) for part in (packed.chunk_record, chunk_in_record)), packed.positions)
-    input_ids[at] = packed.tokens
+def pad_text(text: TextArrays) -> tuple[np.ndarray, np.ndarray]:
+    """Return the dense form of a copy for ONNX: (input_ids [B, C, T], attention_mask [B, C, T]), padded with zeros."""
+    record, position = text.places()
+    chunk = np.arange(len(record)) - text.chunk_offsets[record]
+    shape = (len(text.chunk_offsets) - 1, int(chunk.max()) + 1, int(text.chunk_lengths.max()))
+    input_ids, attention_mask = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    at = (np.repeat(record, text.chunk_lengths), np.repeat(chunk, text.chunk_lengths), position)
+    input_ids[at] = text.tokens
     attention_mask[at] = 1
     return input_ids, attention_mask
 
 
-def onnx_inputs(
-    texts: Sequence[TextInputs], records: Sequence[RecordArrays], indices: Sequence[int]
-) -> dict[str, np.ndarray]:
-    """Return the inputs of model.onnx for record `indices[i]` of `records[i]`, i = 0..B-1: padded texts, the table."""
-    packed = [pack_text([part.texts[i] for part in records], indices) for i in range(len(texts))]
-    return _dense(texts, packed, np.stack([part.tabular[i] for part, i in zip(records, indices)]))
-
-
-def onnx_inputs_of_all(texts: Sequence[TextInputs], part: RecordArrays) -> dict[str, np.ndarray]:
-    """Return the inputs of model.onnx for all records of a copy that `RecordArrays.take` made."""
-    packed = []
-    for text in part.texts:
-        starts = np.cumsum(text.chunk_lengths) - text.chunk_lengths
-        packed.append(
-            PackedArrays(
-                tokens=text.tokens,
-                positions=np.arange(len(text.tokens)) - np.repeat(starts, text.chunk_lengths),
-                lengths=text.chunk_lengths,
-                chunk_record=np.repeat(np.arange(len(part.row)), np.diff(text.chunk_offsets)),
-            )
-        )
-    return _dense(texts, packed, part.tabular)
-
-
-def _dense(texts: Sequence[TextInputs], packed: Sequence[PackedArrays], tabular: np.ndarray) -> dict[str, np.ndarray]:
-    """Return the padded texts and the table of B records. [B, C, T] each, [B, K]"""
+def onnx_inputs(texts: Sequence[TextInputs], records: RecordArrays) -> dict[str, np.ndarray]:
+    """Return the inputs of model.onnx for a copy of B records: padded texts, the table."""
     inputs: dict[str, np.ndarray] = {}
-    for names, text in zip(texts, packed, strict=True):
-        ids, mask = pad_text(text, len(tabular))
+    for names, text in zip(texts, records.texts, strict=True):
+        ids, mask = pad_text(text)
         inputs |= {names.input_ids_key: ids, names.attention_mask_key: mask}
-    return {**inputs, ONNX_TABULAR: tabular}
+    return {**inputs, ONNX_TABULAR: records.tabular}

@@ -12,7 +12,7 @@ import pyarrow as pa
 import torch
 
 from container.data.batch import PackedBatch, PackedText
-from container.data.records import PackedArrays, RecordArrays, pack_text
+from container.data.records import RecordArrays, TextArrays
 from container.preprocessing.split_file import batch_starts_path
 
 
@@ -82,16 +82,12 @@ class PreparedSplit:
         return np.concatenate(counts) if counts else np.zeros(0, np.int64)
 
     def pack(self, positions: np.ndarray, *, filler: bool = False) -> PackedBatch:
-        """Return the records at `positions` as a PackedBatch; `filler` gives them weight 0 and row -1."""
-        packed = pack_records(*self.locate(positions), filler=filler)
+        """Return the records at `positions`; see pack_records."""
+        parts, indices = zip(*map(self._locate, self._in_file(positions)))
+        packed = pack_records(RecordArrays.gathered(parts, indices), filler=filler)
         if self._targets is None:
             return packed
         return replace(packed, targets=torch.from_numpy(self._targets[self._in_file(positions)]))
-
-    def locate(self, positions: np.ndarray) -> tuple[list[RecordArrays], list[int]]:
-        """Return arrays and indices: the record at positions[i] is record indices[i] of arrays[i]."""
-        arrays, indices = zip(*map(self._locate, self._in_file(positions)))
-        return list(arrays), list(indices)
 
     def _locate(self, position: int) -> tuple[RecordArrays, int]:
         batch = bisect_right(self._starts, position) - 1
@@ -103,24 +99,22 @@ class PreparedSplit:
         return self._arrays[batch]
 
 
-def pack_records(arrays: Sequence[RecordArrays], indices: Sequence[int], *, filler: bool = False) -> PackedBatch:
-    """Return records `indices[i]` of `arrays[i]`, i = 0..B-1, as a PackedBatch."""
-    rows = np.array([a.row[i] for a, i in zip(arrays, indices)], np.int64)
-    packed = [pack_text([a.texts[field] for a in arrays], indices) for field in range(len(arrays[0].texts))]
+def pack_records(records: RecordArrays, *, filler: bool = False) -> PackedBatch:
+    """Return a copy of records as a PackedBatch; `filler` gives them weight 0 and row -1."""
     return PackedBatch(
-        texts=tuple(map(packed_text, packed)),
-        tabular=torch.from_numpy(np.stack([a.tabular[i] for a, i in zip(arrays, indices)])),
-        labels=torch.from_numpy(np.array([a.label[i] for a, i in zip(arrays, indices)], np.int64)),
-        rows=torch.from_numpy(np.full_like(rows, -1) if filler else rows),
-        weights=torch.from_numpy(np.array([0 if filler else a.weight[i] for a, i in zip(arrays, indices)], np.float32)),
+        texts=tuple(map(_packed, records.texts)),
+        tabular=torch.from_numpy(records.tabular),
+        labels=torch.from_numpy(records.label),
+        rows=torch.from_numpy(np.full_like(records.row, -1) if filler else records.row),
+        weights=torch.from_numpy(np.zeros_like(records.weight) if filler else records.weight),
     )
 
 
-def packed_text(packed: PackedArrays) -> PackedText:
-    """Return a PackedText that shares the memory of these arrays."""
+def _packed(text: TextArrays) -> PackedText:
+    chunk_record, positions = map(torch.from_numpy, text.places())
     return PackedText.of_chunks(
-        torch.from_numpy(packed.tokens),
-        positions=torch.from_numpy(packed.positions),
-        lengths=torch.from_numpy(np.asarray(packed.lengths, np.int64)),
-        chunk_record=torch.from_numpy(packed.chunk_record),
+        torch.from_numpy(text.tokens.astype(np.int64)),
+        positions=positions,
+        lengths=torch.from_numpy(text.chunk_lengths.astype(np.int64)),
+        chunk_record=chunk_record,
     )

@@ -1,21 +1,14 @@
 """Turn logits into logarithms of calibrated probabilities, in the same way in training, ONNX and serving."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Annotated, Any, Protocol
+from typing import Annotated
 
 import numpy as np
 from pydantic import Field
 
 from container.decision.softmax import log_softmax
-from contracts.numbers import Number
-
-
-class Calibrator(Protocol):
-    """Turn logits [N, K] into log probabilities [N, K], float64."""
-
-    def log_probabilities(self, logits: np.ndarray) -> np.ndarray: ...
-    def to_json(self) -> dict[str, Any]: ...
+from contracts.value_types import Number
 
 
 @dataclass(frozen=True)
@@ -25,10 +18,8 @@ class Temperature:
     temperature: float = 1.0
 
     def log_probabilities(self, logits: np.ndarray) -> np.ndarray:
+        """[N, K] -> [N, K] float64"""
         return log_softmax(logits.astype(np.float64) / self.temperature)
-
-    def to_json(self) -> dict[str, Any]:
-        return {"temperature": self.temperature}
 
 
 @dataclass(frozen=True)
@@ -76,6 +67,7 @@ class Isotonic:
     lines: tuple[RisingLine, ...]
 
     def log_probabilities(self, logits: np.ndarray) -> np.ndarray:
+        """[N, K] -> [N, K] float64"""
         odds = log_odds(logits)  # [N, K]
         if len(self.lines) == 1:
             calibrated = self.lines[0](odds[:, 1])
@@ -83,8 +75,8 @@ class Isotonic:
         calibrated = np.stack([line(odds[:, k]) for k, line in enumerate(self.lines)], axis=1)
         return log_softmax(-np.logaddexp(0, -calibrated))  # logarithms of the probabilities, scaled to a sum of 1
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self)
+
+Calibrator = Temperature | Isotonic
 
 
 def log_odds(logits: np.ndarray) -> np.ndarray:

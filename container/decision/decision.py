@@ -12,7 +12,7 @@ from pydantic import Field
 from container.decision.calibrators import Calibrator, Isotonic, RisingLine, Temperature, log_softmax
 from contracts import artifacts
 from contracts.input_files import read_as
-from contracts.numbers import Number
+from contracts.value_types import Number
 
 FORMAT_VERSION = 2
 _UNCHANGED = Temperature()
@@ -118,7 +118,7 @@ class Decision:
     def to_json(self) -> dict[str, Any]:
         return {
             "format_version": FORMAT_VERSION,
-            "calibration": {"method": self.method, "fitted_on": self.fitted_on, **self.calibrator.to_json()},
+            "calibration": {"method": self.method, "fitted_on": self.fitted_on, **asdict(self.calibrator)},
             "prior": None if self.prior is None else asdict(self.prior),
             "threshold": None if self.threshold is None else asdict(self.threshold),
         }

@@ -7,12 +7,13 @@ from contracts.hyperparameters import Hyperparameters
 from contracts.threshold_targets import ThresholdTarget
 
 
-def check_val_labels(hp: Hyperparameters, val_classes: Mapping[str, int]) -> None:
+def check_val_labels(hp: Hyperparameters, val_classes: Mapping[str, float]) -> None:
     """Raise ContractError if val lacks the records that a setting is fitted on.
 
     Args:
-        val_classes: labelled val records of each class, by label.
+        val_classes: labelled val records of each class, or their total weight, by label.
     """
+    counted, above = ("as total weights", " a weight above 0") if hp.weight_name else ("labelled records", "")
     present = sum(count > 0 for count in val_classes.values())
     if hp.calibration != "none" and not present:
         raise ContractError(
@@ -27,8 +28,8 @@ def check_val_labels(hp: Hyperparameters, val_classes: Mapping[str, int]) -> Non
             classes = "every class" if needed == len(val_classes) else f"at least {needed} classes"
             raise ContractError(
                 f"{name}: {getattr(hp, name)!r} is fitted on val and needs records of {classes}, but val has "
-                f"{dict(val_classes)} labelled records by class",
-                f"Give val records of {classes}, or set {name} to {default}.",
+                f"{dict(val_classes)} {counted} by class",
+                f"Give val records of {classes}{above}, or set {name} to {default}.",
             )
 
 

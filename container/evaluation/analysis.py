@@ -7,14 +7,13 @@ from typing import Any
 import numpy as np
 
 from container.decision.decision import Decision
+from container.evaluation.choose_threshold import choose_threshold
 from container.evaluation.curves import (
     Confusion,
     Curve,
     Ranking,
-    auroc,
+    areas,
     auroc_interval,
-    average_precision,
-    best_f1_threshold,
     confusion_at,
     mean_curve,
     precision_recall,
@@ -27,6 +26,7 @@ from container.evaluation.curves import (
 from container.evaluation.metrics import METRICS, MetricValues, classification_metrics, decided_classes, one_vs_rest
 from container.evaluation.predictions import SplitPredictions
 from container.evaluation.reliability import Calibration, calibrate
+from contracts.threshold_targets import BEST_F1, ThresholdTarget
 
 THRESHOLDS = tuple(round(0.1 * i, 1) for i in range(1, 10))
 HISTOGRAM_BINS = 40
@@ -128,7 +128,7 @@ def analyze(
     ranked = {name: _rank(split) for name, split in splits.items()}
     chosen = None
     if len(class_labels) == 2 and ranked.get("val"):
-        chosen = _best_f1_threshold(splits["val"], ranked["val"][1], in_use=threshold)
+        chosen = _best_f1_threshold(splits["val"], in_use=threshold)
     analyses = {
         name: _analyze_split(
             split,
@@ -183,12 +183,14 @@ def _confusion_without_zeros(analysis: SplitAnalysis) -> dict[str, dict[str, int
     return found
 
 
-def _best_f1_threshold(val: SplitPredictions, ranking: Ranking, *, in_use: float) -> float:
+def _best_f1_threshold(val: SplitPredictions, *, in_use: float) -> float:
     """Return the threshold with the best F1 on val: the one in use, if both make the same decisions there.
 
     A job with decision_threshold best_f1 chooses it from 32-bit scores, so that it differs in the last digits.
     """
-    best, scores = best_f1_threshold(ranking), val.probabilities[val.labels >= 0, 1]
+    known = val.labels >= 0
+    scores = val.probabilities[known, 1]
+    best = choose_threshold(ThresholdTarget(BEST_F1), val.labels[known] == 1, scores).value
     return in_use if np.array_equal(scores >= best, scores >= in_use) else best
 
 
@@ -245,7 +247,7 @@ def _analyze_split(
         at_thresholds = tuple(confusion_at(value, **scores) for value in sorted(thresholds))
         sweep = tuple(confusion_at(value, **scores) for value in _SWEEP.tolist())
     curves = tuple(
-        ClassCurves(k, auroc(ranking), average_precision(ranking), thin(roc(ranking)), thin(precision_recall(ranking)))
+        ClassCurves(k, *areas(ranking), thin(roc(ranking)), thin(precision_recall(ranking)))
         for k, ranking in rankings.items()
     )
     macro = len(curves) > 0 and not binary
@@ -254,7 +256,7 @@ def _analyze_split(
         rows=len(split.labels),
         metrics=metrics,
         baselines=_baselines(counts),
-        intervals=_intervals(metrics, rankings, labelled=len(labels), binary=binary),
+        intervals=_intervals(metrics, labels, probabilities),
         class_counts=counts,
         classes=_class_scores(confusion, class_labels, _areas_per_class(curves, labels, probabilities)),
         curves=curves,
@@ -318,15 +320,13 @@ def _baselines(counts: np.ndarray) -> dict[str, float | None]:
     return {"loss": loss, **ranked, **decided, "accuracy": largest}
 
 
-def _intervals(
-    metrics: MetricValues, rankings: dict[int, Ranking], *, labelled: int, binary: bool
-) -> dict[str, tuple[float, float]]:
+def _intervals(metrics: MetricValues, labels: np.ndarray, probabilities: np.ndarray) -> dict[str, tuple[float, float]]:
     intervals = {}
-    if binary and rankings and (interval := auroc_interval(rankings[1])) is not None:
+    if probabilities.shape[1] == 2 and (interval := auroc_interval(labels == 1, probabilities[:, 1])) is not None:
         intervals["auroc"] = interval
     accuracy = metrics.values["accuracy"]
     if accuracy is not None:
-        intervals["accuracy"] = wilson_interval(accuracy * labelled, labelled)
+        intervals["accuracy"] = wilson_interval(accuracy * len(labels), len(labels))
     return intervals
 
 
@@ -334,10 +334,10 @@ def _areas_per_class(
     curves: tuple[ClassCurves, ...], labels: np.ndarray, probabilities: np.ndarray
 ) -> dict[int, tuple[float, float]]:
     """Return (auroc, average precision) per class; of two classes, also for class 0, which is often the rare one."""
-    areas = {curve.class_id: (curve.auroc, curve.average_precision) for curve in curves}
-    if probabilities.shape[1] == 2 and areas:
-        areas[0] = (areas[1][0], average_precision(rank(labels == 0, probabilities[:, 0])))
-    return areas
+    found = {curve.class_id: (curve.auroc, curve.average_precision) for curve in curves}
+    if probabilities.shape[1] == 2 and found:
+        found[0] = (found[1][0], areas(rank(labels == 0, probabilities[:, 0]))[1])
+    return found
 
 
 def _class_scores(

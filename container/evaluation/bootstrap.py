@@ -6,8 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from container.decision.softmax import log_softmax
-from container.evaluation.curves import NORMAL_95
-from container.evaluation.ranking import Ranking
+from container.evaluation.curves import NORMAL_95, Order, areas
 
 SAMPLES = 100
 MOST_ROWS = 50_000  # of a sample
@@ -105,16 +104,16 @@ def paired_differences(labels: np.ndarray, first: Scores, second: Scores, *, see
     rows = np.flatnonzero(known)
     chosen, stands_for = _strata(labels, rng, most=min(MOST_ROWS, _MOST_SCORES // len(classes)))
 
-    def metrics_of(scores: Scores, rows: np.ndarray, labels: np.ndarray) -> Callable[[np.ndarray], dict[str, float]]:
-        log_p = np.log(np.maximum(scores.probabilities[rows], np.finfo(np.float64).tiny))
-        return _metrics(labels, log_p, classes, decided=scores.decided[rows])
-
     def difference(rows: np.ndarray, labels: np.ndarray) -> Callable[[np.ndarray], dict[str, float]]:
-        before, after = (metrics_of(scores, rows, labels) for scores in (first, second))
+        given = (
+            (np.log(np.maximum(scores.probabilities[rows], np.finfo(np.float64).tiny)), scores.decided[rows])
+            for scores in (first, second)
+        )
+        before, after = (_metrics(labels, log_p, classes, decided=decided) for log_p, decided in given)
 
         def of(weights: np.ndarray) -> dict[str, float]:
-            old, new = before(weights), after(weights)
-            return {name: new[name] - old[name] for name in new}
+            new = after(weights)
+            return {name: new[name] - old for name, old in before(weights).items()}
 
         return of
 
@@ -163,12 +162,12 @@ def _metrics(
     labels: np.ndarray, log_p: np.ndarray, classes: list[int], *, decided: np.ndarray | None = None
 ) -> Callable[[np.ndarray], dict[str, float]]:
     """Return a function from the weights of the records to the metrics. [N], [N, K]"""
-    rankings = [Ranking(labels == k, log_p[:, k]) for k in classes]
+    orders = [Order(labels == k, log_p[:, k]) for k in classes]
     losses, decided = -log_p[np.arange(len(labels)), labels], log_p.argmax(axis=1) if decided is None else decided
     scored = [1] if log_p.shape[1] == 2 else classes
 
     def metrics(weights: np.ndarray) -> dict[str, float]:
-        aurocs, precisions = zip(*(ranking(weights) for ranking in rankings))
+        aurocs, precisions = zip(*(areas(order(weights)) for order in orders))
         return {
             "loss": float(np.average(losses, weights=weights)),
             "auroc": float(np.mean(aurocs)),

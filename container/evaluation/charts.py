@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from container.evaluation.reliability import ReliabilityBin
-
 _WIDTH, _HEIGHT = 480, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 16, 12, 46
 
@@ -34,7 +32,14 @@ class Axis:
 
 @dataclass(frozen=True)
 class Series:
-    """A line, dots, or both; `style` is a CSS class that colours it. Gaps where a value is not finite."""
+    """A line, dots, or both; `style` is a CSS class that colours it. Gaps where a value is not finite.
+
+    Attributes:
+        name: empty for a series that is not in the legend.
+        steps: the line goes up or down, then to the right.
+        whiskers: the ends of a vertical line through each point.
+        radii, tips: of each dot; without them, dots are equal and their tooltips have the values.
+    """
 
     name: str
     x: Sequence[float] | np.ndarray
@@ -43,32 +48,44 @@ class Series:
     dots: bool = False
     steps: bool = False
     line: bool = True
+    whiskers: Sequence[tuple[float, float]] = ()
+    radii: Sequence[float] = ()
+    tips: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
-class ReliabilitySeries:
-    """A line through reliability bins; `style` is a CSS class that colours it."""
+class LineChart:
+    """Lines over two axes.
 
-    name: str
-    bins: Sequence[ReliabilityBin]
-    style: str
+    Attributes:
+        marks: named vertical lines.
+    """
 
+    title: str
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    marks: Sequence[tuple[str, float]] = ()
+    note: str = ""
 
-@dataclass(frozen=True)
-class Mark:
-    """A named vertical line at x."""
-
-    name: str
-    x: float
-
-
-@dataclass(frozen=True)
-class Bars:
-    """One side of a mirrored histogram."""
-
-    name: str
-    counts: np.ndarray
-    style: str
+    def __html__(self) -> Markup:
+        """Return the chart as markup, which a template inserts as it is."""
+        frame = _Frame(self.x, self.y)
+        parts = [*frame.axes(), *(part for mark in self.marks for part in frame.mark(*mark))]
+        for entry in self.series:
+            for a, (low, high) in zip(entry.x, entry.whiskers):
+                (at, bottom), (_, top) = frame.point(a, low), frame.point(a, high)
+                parts.append(_tag("line", style=f"whisker {entry.style}", x1=at, x2=at, y1=top, y2=bottom))
+            if entry.line:
+                parts.append(_tag("path", style=f"line {entry.style}", d=frame.path(entry)))
+            for i, (a, b) in enumerate(zip(entry.x, entry.y) if entry.dots else ()):
+                if math.isfinite(b):
+                    at, height = frame.point(a, b)
+                    tip = entry.tips[i] if entry.tips else f"{entry.name}: {b:.4g} at {a:.4g}"
+                    radius = entry.radii[i] if entry.radii else 3.2
+                    parts.append(_tag("circle", style=f"dot {entry.style}", cx=at, cy=height, r=radius, title=tip))
+        legend = [(entry.style, entry.name) for entry in self.series if entry.name]
+        return _figure(self.title, parts, legend=legend, note=self.note)
 
 
 @dataclass(frozen=True)
@@ -112,64 +129,26 @@ def number_axis(label: str, values: Sequence[float] | np.ndarray, *, from_zero: 
     return Axis(label, ticks[0], ticks[-1], ticks, _tick_text(step, max(abs(ticks[0]), abs(ticks[-1]))))
 
 
-def line_chart(
-    series: Sequence[Series], *, title: str, x: Axis, y: Axis, marks: Sequence[Mark] = (), note: str = ""
-) -> Markup:
-    """Draw lines over two axes. Series without a name are not in the legend."""
-    frame = _Frame(x, y)
-    parts = [*frame.axes(), *(part for mark in marks for part in frame.mark(mark))]
-    for entry in series:
-        if entry.line:
-            parts.append(_tag("path", style=f"line {entry.style}", d=frame.path(entry)))
-        if entry.dots:
-            parts += [
-                frame.dot(a, b, style=entry.style, radius=3.2, title=f"{entry.name}: {b:.4g} at {a:.4g}")
-                for a, b in zip(entry.x, entry.y)
-                if math.isfinite(b)
-            ]
-    legend = [(entry.style, entry.name) for entry in series if entry.name]
-    return _figure(title, parts, legend=legend, note=note)
+def mirrored_histogram(groups: Sequence[tuple[str, np.ndarray, str]], *, title: str, x: str, note: str = "") -> Markup:
+    """Draw the shares of each group's records per bin on a square-root scale, the first group up, the second down.
 
-
-def reliability_chart(series: Sequence[ReliabilitySeries], *, title: str, x: str, y: str, note: str) -> Markup:
-    """Draw the observed share over the mean score, with intervals; dot areas grow with the number of records."""
-    frame = _Frame(share_axis(x), share_axis(y))
-    diagonal = Series("perfectly calibrated", (0.0, 1.0), (0.0, 1.0), "reference")
-    parts = [*frame.axes(), _tag("path", style="line reference", d=frame.path(diagonal))]
-    for line in series:
-        for entry in line.bins:
-            (at, bottom), (_, top) = (frame.point(entry.mean_score, end) for end in entry.interval)
-            parts.append(_tag("line", style=f"whisker {line.style}", x1=at, x2=at, y1=top, y2=bottom))
-        means, shares = [entry.mean_score for entry in line.bins], [entry.observed for entry in line.bins]
-        path = frame.path(Series(line.name, means, shares, line.style))
-        parts.append(_tag("path", style=f"line thin {line.style}", d=path))
-        total = sum(entry.count for entry in line.bins)
-        for entry, mean, share in zip(line.bins, means, shares):
-            tip = f"{line.name}: {entry.count:,} records, mean score {percent(mean)}, observed {percent(share)}"
-            radius = 2.5 + 7 * math.sqrt(entry.count / total)
-            parts.append(frame.dot(mean, share, style=line.style, radius=radius, title=tip))
-    legend = [(line.style, line.name) for line in (*series, diagonal)]
-    return _figure(title, parts, legend=legend, note=note)
-
-
-def mirrored_histogram(upper: Bars, lower: Bars | None, *, title: str, x: str, note: str = "") -> Markup:
-    """Draw the shares of each group's records per bin on a square-root scale, one group up, the other down."""
-    groups = [bars for bars in (upper, lower) if bars is not None]
-    shares = [bars.counts / bars.counts.sum() for bars in groups]
-    frame = _Frame(share_axis(x), _root_axis(max(float(share.max()) for share in shares), both=lower is not None))
+    Args:
+        groups: one or two names, with the records of each bin and the style.
+    """
+    shares = [counts / counts.sum() for _, counts, _ in groups]
+    frame = _Frame(share_axis(x), _root_axis(max(float(share.max()) for share in shares), both=len(groups) > 1))
     parts = frame.axes()
-    for sign, bars, share in zip((1, -1), groups, shares):
-        width, total = 1 / len(share), int(bars.counts.sum())
-        for i in np.flatnonzero(bars.counts):
+    for sign, (name, counts, style), share in zip((1, -1), groups, shares):
+        width, total = 1 / len(share), int(counts.sum())
+        for i in np.flatnonzero(counts):
             (left, base), (right, end) = frame.point(i * width, 0.0), frame.point((i + 1) * width, sign * share[i])
             interval = f"{i * width:.3f} to {(i + 1) * width:.3f}"
-            tip = f"{bars.name}: {int(bars.counts[i]):,} of {total:,} records score {interval}"
+            tip = f"{name}: {int(counts[i]):,} of {total:,} records score {interval}"
             box = (left + 0.5, min(base, end), right - left - 1, max(0.8, abs(end - base)))
-            parts.append(_rect(*box, style=f"bar {bars.style}", title=tip))
+            parts.append(_rect(*box, style=f"bar {style}", title=tip))
     (x0, zero), (x1, _) = frame.point(0, 0), frame.point(1, 0)
     parts.append(_tag("line", style="zero", x1=x0, x2=x1, y1=zero, y2=zero))
-    legend = [(f"{bars.style} block", bars.name) for bars in groups]
-    return _figure(title, parts, legend=legend, note=note)
+    return _figure(title, parts, legend=[(f"{style} block", name) for name, _, style in groups], note=note)
 
 
 def bar_chart(
@@ -283,16 +262,12 @@ class _Frame:
             pen_down = True
         return "".join(commands)
 
-    def dot(self, x: float, y: float, *, style: str, radius: float, title: str) -> Markup:
-        at, height = self.point(x, y)
-        return _tag("circle", style=f"dot {style}", cx=at, cy=height, r=radius, title=title)
-
-    def mark(self, mark: Mark) -> list[Markup]:
-        at, _ = self.point(mark.x, self.y.low)
+    def mark(self, name: str, x: float) -> list[Markup]:
+        at, _ = self.point(x, self.y.low)
         side, anchor = (-5, "end") if at > _WIDTH * 0.6 else (5, "start")
         return [
             _tag("line", style="mark", x1=at, x2=at, y1=_TOP, y2=_HEIGHT - _BOTTOM),
-            _tag("text", mark.name, style="tick", x=at + side, y=_TOP + 11, text_anchor=anchor),
+            _tag("text", name, style="tick", x=at + side, y=_TOP + 11, text_anchor=anchor),
         ]
 
     def axes(self) -> list[Markup]:

@@ -56,27 +56,10 @@ class CompanionReport:
         return f"companion: logits = {network:.3g} * network + {companion:.3g} * companion ({figures}; {fitted})"
 
 
-@dataclass(frozen=True)
-class PartsTable:
-    """The metrics of each part of the model on one split: the named estimates by part."""
-
-    split: str
-    names: Sequence[str]
-    rows: Mapping[str, Sequence[Estimate]]
-
-
-@dataclass(frozen=True)
-class CompanionSection:
-    """The content of the report's section."""
-
-    sentences: Sequence[str]
-    tables: Sequence[PartsTable]
-
-
-def companion_section(report: CompanionReport, class_labels: Sequence[int | str]) -> CompanionSection:
-    """Describe the companion, and what each part of the model is worth."""
+def companion_sentences(report: CompanionReport) -> list[str]:
+    """Describe the companion, for the report."""
     if report.factors is None:
-        return CompanionSection([f"The model is the network alone: {report.reason}."], [])
+        return [f"The model is the network alone: {report.reason}."]
     assert report.improvement is not None, "a blend was fitted"
     network, companion = report.factors
     change = (
@@ -100,25 +83,20 @@ def companion_section(report: CompanionReport, class_labels: Sequence[int | str]
         if report.kept
         else f"The companion is not part of the model: {report.reason}. {change}."
     )
+    rest = (
+        "Small numbers are standard errors, by bootstrap. The parts are measured before calibration, and their log "
+        "loss without class_weights."
+    )
+    return [used, fitted, rest]
+
+
+def metric_titles(report: CompanionReport, class_labels: Sequence[int | str]) -> dict[str, str]:
+    """Return the titles of the metrics of each part, by name."""
     binary = len(class_labels) == 2
-    names = {
+    return {
         "loss": "log loss",
         "auroc": "AUROC",
         "average_precision": "average precision"
         + (f" of class {class_labels[report.rarer_class]}" if binary else ", mean of classes"),
         "f1_score": f"F1 of class {class_labels[1]} at 0.5" if binary else "F1, mean of classes",
     }
-    rest = (
-        "Small numbers are standard errors, by bootstrap. The parts are measured before calibration, and their log "
-        "loss without class_weights."
-    )
-    splits = dict.fromkeys(split for of_splits in report.parts.values() for split in of_splits)
-    tables = [
-        PartsTable(
-            split,
-            list(names.values()),
-            {part: [of_splits[split][name] for name in names] for part, of_splits in report.parts.items()},
-        )
-        for split in splits
-    ]
-    return CompanionSection([used, fitted, rest], tables)

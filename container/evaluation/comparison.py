@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from container.evaluation.curves import NORMAL_95
+from container.evaluation.curves import NORMAL_95, delong_variance, placements
 from container.evaluation.metrics import METRICS, classification_metrics, decided_classes
 
 
@@ -101,28 +101,13 @@ def auroc_difference_interval(
 ) -> tuple[float, float] | None:
     """Return the 95 % interval of the difference of two areas under the ROC curve over the same records.
 
-    DeLong's covariance (DeLong et al., 1988, Biometrics 44), by midranks (Sun & Xu, 2014, IEEE Signal Processing
-    Letters 21). None with fewer than two positives or negatives, or without variance.
+    By DeLong's covariance. None with fewer than two positives or negatives, or without variance.
     """
     if min(is_positive.sum(), (~is_positive).sum()) < 2:
         return None
-    of_positives, of_negatives = _placements(is_positive, scores)
-    before_positives, before_negatives = _placements(is_positive, previous)
-    difference = float(of_positives.mean() - before_positives.mean())
-    variance = float(
-        np.var(of_positives - before_positives, ddof=1) / len(of_positives)
-        + np.var(of_negatives - before_negatives, ddof=1) / len(of_negatives)
-    )
+    new, old = placements(is_positive, scores), placements(is_positive, previous)
+    variance = delong_variance(new[0] - old[0], new[1] - old[1])
     if variance <= 0:
         return None
-    margin = NORMAL_95 * math.sqrt(variance)
+    difference, margin = float(new[0].mean() - old[0].mean()), NORMAL_95 * math.sqrt(variance)
     return difference - margin, difference + margin
-
-
-def _placements(is_positive: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return each positive's share of negatives below it [P], and each negative's share of positives above it [M]."""
-    ranks = stats.rankdata(scores)
-    positives, negatives = int(is_positive.sum()), int((~is_positive).sum())
-    of_positives = (ranks[is_positive] - stats.rankdata(scores[is_positive])) / negatives
-    of_negatives = 1 - (ranks[~is_positive] - stats.rankdata(scores[~is_positive])) / positives
-    return of_positives, of_negatives

@@ -78,24 +78,32 @@ class Confusion:
         return {**asdict(self), **{name: getattr(self, name) for name in derived}}
 
 
-def rank(is_class: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> Ranking:
-    """Rank records by score, with one sort. Both classes must occur.
+class Order:
+    """Records of a class and of the others, sorted by score once for several weightings of the records.
 
     Args:
-        is_class: whether a record is a positive. [N] bool
-        scores: [N]
-        weights: of the records, above 0; None: count them. [N]
+        is_class: whether each record is of the class; some are and some are not. [N] bool
+        scores: higher for records that are more probably of the class; equal scores are ties. [N]
     """
-    from sklearn.metrics import roc_curve  # as in metrics.py
 
-    positives = int(is_class.sum())
-    assert 0 < positives < len(is_class), "a ranking needs records of both classes"
-    rates = roc_curve(is_class, scores, sample_weight=weights, drop_intermediate=False)
-    false_rate, true_rate, thresholds = rates
-    if weights is not None:
-        return Ranking(thresholds, true_rate * weights[is_class].sum(), false_rate * weights[~is_class].sum())
-    true_positives, false_positives = np.rint(true_rate * positives), np.rint(false_rate * (len(is_class) - positives))
-    return Ranking(thresholds, true_positives.astype(np.int64), false_positives.astype(np.int64))
+    def __init__(self, is_class: np.ndarray, scores: np.ndarray) -> None:
+        assert 0 < is_class.sum() < len(is_class), "a ranking needs records of both classes"
+        self._order = np.argsort(-scores, kind="stable")
+        descending = scores[self._order]
+        self._starts = np.flatnonzero(np.append(True, descending[1:] != descending[:-1]))  # of equal scores
+        self._thresholds = np.append(np.inf, descending[self._starts])
+        self._is_class = is_class[self._order]
+
+    def __call__(self, weights: np.ndarray | None = None) -> Ranking:
+        """Rank by weights that are not negative; None: count the records. [N]"""
+        weights = np.ones(len(self._order), np.int64) if weights is None else weights[self._order]
+        true, false = (np.add.reduceat(weights * chosen, self._starts) for chosen in (self._is_class, ~self._is_class))
+        return Ranking(self._thresholds, np.append(0, true.cumsum()), np.append(0, false.cumsum()))
+
+
+def rank(is_class: np.ndarray, scores: np.ndarray, weights: np.ndarray | None = None) -> Ranking:
+    """Rank records by score; arguments as for Order."""
+    return Order(is_class, scores)(weights)
 
 
 def roc(ranking: Ranking) -> Curve:
@@ -105,19 +113,16 @@ def roc(ranking: Ranking) -> Curve:
 
 def precision_recall(ranking: Ranking) -> Curve:
     """Return the precision-recall curve. x: recall; y: precision. It starts at recall 0 with the highest score's."""
-    precision = ranking.true_positives[1:] / (ranking.true_positives[1:] + ranking.false_positives[1:])
+    flagged = ranking.true_positives[1:] + ranking.false_positives[1:]
+    precision = np.divide(ranking.true_positives[1:], flagged, out=np.zeros(len(flagged)), where=flagged > 0)
     recall = ranking.true_positives[1:] / ranking.positives
     return Curve(np.concatenate([[0.0], recall]), np.concatenate([precision[:1], precision]))
 
 
-def auroc(ranking: Ranking) -> float:
-    curve = roc(ranking)
-    return float(np.trapezoid(curve.y, curve.x))
-
-
-def average_precision(ranking: Ranking) -> float:
-    curve = precision_recall(ranking)
-    return float((np.diff(curve.x) * curve.y[1:]).sum())
+def areas(ranking: Ranking) -> tuple[float, float]:
+    """Return AUROC and average precision."""
+    curve, steps = roc(ranking), precision_recall(ranking)
+    return float(np.trapezoid(curve.y, curve.x)), float((np.diff(steps.x) * steps.y[1:]).sum())
 
 
 def thin(curve: Curve, points: int = CURVE_POINTS) -> Curve:
@@ -149,12 +154,6 @@ def _at(curve: Curve, x: np.ndarray, *, steps: bool) -> np.ndarray:
     return np.interp(x, curve.x, curve.y)
 
 
-def best_f1_threshold(ranking: Ranking) -> float:
-    """Return the threshold with the highest F1."""
-    f1 = 2 * ranking.true_positives / (ranking.positives + ranking.true_positives + ranking.false_positives)
-    return threshold_below(ranking, int(f1.argmax()))
-
-
 def threshold_below(ranking: Ranking, index: int) -> float:
     """Return a threshold with the decisions of `ranking.thresholds[index]`, robust to rounding.
 
@@ -179,25 +178,38 @@ def confusion_at(threshold: float, *, positive_scores: np.ndarray, negative_scor
     return Confusion(threshold, len(positive_scores) - missed, len(negative_scores) - passed, missed, passed)
 
 
-def auroc_interval(ranking: Ranking) -> tuple[float, float] | None:
+def auroc_interval(is_class: np.ndarray, scores: np.ndarray) -> tuple[float, float] | None:
     """Return the 95 % confidence interval of the AUROC for the sampling of records.
 
     DeLong's variance (DeLong et al., 1988, Biometrics 44), symmetric on the logit scale. None with fewer than two
     records of a class, or where the variance is 0.
     """
-    positives, negatives = ranking.positives, ranking.negatives
-    if min(positives, negatives) < 2:
+    if min(is_class.sum(), (~is_class).sum()) < 2:
         return None
-    new_positives, new_negatives = np.diff(ranking.true_positives), np.diff(ranking.false_positives)
-    of_positives = (negatives - ranking.false_positives[1:] + new_negatives / 2) / negatives
-    of_negatives = (ranking.true_positives[:-1] + new_positives / 2) / positives
-    area = float(np.average(of_positives, weights=new_positives))
-    variance = _variance(of_positives, new_positives) / positives + _variance(of_negatives, new_negatives) / negatives
+    of_positives, of_negatives = placements(is_class, scores)
+    area, variance = float(of_positives.mean()), delong_variance(of_positives, of_negatives)
     if not (0 < area < 1 and variance > 0):
         return None
     reach = NORMAL_95 * math.sqrt(variance) / (area * (1 - area))
     center = math.log(area / (1 - area))
     return 1 / (1 + math.exp(-(center - reach))), 1 / (1 + math.exp(-(center + reach)))
+
+
+def placements(is_class: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return each positive's share of negatives below it [P], and each negative's share of positives above it [M].
+
+    By midranks (Sun & Xu, 2014, IEEE Signal Processing Letters 21).
+    """
+    from scipy.stats import rankdata  # takes long to import, and the first step of a job need not wait for it
+
+    ranks, positives = rankdata(scores), int(is_class.sum())
+    of_positives = (ranks[is_class] - rankdata(scores[is_class])) / (len(scores) - positives)
+    return of_positives, 1 - (ranks[~is_class] - rankdata(scores[~is_class])) / positives
+
+
+def delong_variance(of_positives: np.ndarray, of_negatives: np.ndarray) -> float:
+    """Return the variance of an area from its placements, or of a difference of areas from theirs."""
+    return float(np.var(of_positives, ddof=1) / len(of_positives) + np.var(of_negatives, ddof=1) / len(of_negatives))
 
 
 def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
@@ -206,12 +218,6 @@ def wilson_interval(successes: float, trials: int) -> tuple[float, float]:
     center = (share + z2 / (2 * trials)) / (1 + z2 / trials)
     reach = NORMAL_95 * math.sqrt(share * (1 - share) / trials + z2 / (4 * trials**2)) / (1 + z2 / trials)
     return max(0.0, center - reach), min(1.0, center + reach)
-
-
-def _variance(values: np.ndarray, counts: np.ndarray) -> float:
-    """Return the sample variance of `values`, each occurring `counts` times."""
-    mean = np.average(values, weights=counts)
-    return float((counts * (values - mean) ** 2).sum() / (counts.sum() - 1))
 
 
 def ratio(part: float, whole: float) -> float | None:

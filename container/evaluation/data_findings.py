@@ -1,14 +1,23 @@
 """Find what is unusual in the data of a job: the report's findings on rows, columns and classes."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from container.evaluation.charts import percent
-from container.evaluation.finding import ENOUGH_RECORDS, Finding
 
+FEW_RECORDS, ENOUGH_RECORDS = 30, 200
 _MANY_MISSING, _NEARLY_EMPTY = 0.2, 0.95  # share of the rows
 _MANY_UNSEEN, _FEWEST_ROWS = 0.01, 5  # share of the rows, and rows
 _LISTED = 8
+
+
+@dataclass(frozen=True)
+class Finding:
+    """A sentence in the report."""
+
+    level: str  # check (something may be wrong), note (information) or good
+    text: str
 
 
 def data_findings(summary: Mapping[str, Any]) -> list[Finding]:
@@ -26,6 +35,12 @@ def _rows(summary: Mapping[str, Any]) -> Iterator[Finding]:
                 "check",
                 f"{described['duplicate_ids']:,} rows of {split} repeat the id of an earlier row, e.g. "
                 f"{described['duplicate_id_example']}; all rows were kept.",
+            )
+        if described.get("ids_of_train"):  # data that an earlier version prepared has none
+            yield Finding(
+                "check",
+                f"Ids of {split} that train has as well: {described['ids_of_train']:,}. If they are the same rows, the "
+                "metrics look too good.",
             )
     first = next(iter(splits.values()))
     for role, text in first["texts"].items():
@@ -75,7 +90,7 @@ def _columns(summary: Mapping[str, Any]) -> Iterator[Finding]:
         (unseen, "Categories that do not occur in train: {}.", "; "),
     ):
         if found:
-            yield Finding("check", text.format(_listed(found, separator)))
+            yield Finding("check", text.format(listed(found, separator)))
 
 
 def _classes(summary: Mapping[str, Any]) -> Iterator[Finding]:
@@ -84,12 +99,13 @@ def _classes(summary: Mapping[str, Any]) -> Iterator[Finding]:
         if absent and any(described["classes"].values()):
             what = "no weights are chosen by it" if split == "val" else "the metrics say nothing about it"
             what = "it is never learned" if split == "train" else what
-            yield Finding("check", f"{split} has no record of class {_listed(absent)}: {what}.")
+            yield Finding("check", f"{split} has no record of class {listed(absent)}: {what}.")
 
 
-def _listed(texts: Sequence[str], separator: str = ", ") -> str:
-    more = f" and {len(texts) - _LISTED} more" if len(texts) > _LISTED else ""
-    return f"{separator.join(texts[:_LISTED])}{more}"
+def listed(texts: Sequence[str], separator: str = ", ", *, most: int = _LISTED) -> str:
+    """Join the first texts, and say how many more there are."""
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
+    return f"{separator.join(texts[:most])}{more}"
 
 
 def _shares(counts: Mapping[str, tuple[int, int]]) -> tuple[float, str]:

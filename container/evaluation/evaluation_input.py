@@ -10,11 +10,103 @@ from container.decision.decision import Decision
 from container.evaluation.companion_report import CompanionReport
 from container.evaluation.examples import Examples
 from container.evaluation.explained import ExplainedRecord
-from container.evaluation.explanation import Explanation
-from container.evaluation.label_issues import LabelIssuesReport
 from container.evaluation.predictions import SplitPredictions
-from container.evaluation.variant_report import VariantReport
 from container.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class VariantReport:
+    """A variant of model.onnx compared with the model, on val records.
+
+    Attributes:
+        name: fused or int8.
+        written: whether the variant was kept.
+        reason: why the variant was not kept; empty if it was.
+        num_bytes: size of the file.
+        records: number of labelled val records compared.
+        max_difference, mean_difference: of a probability; None if they could not be measured.
+        auroc, auroc_difference: AUROC on these records (macro), and its difference from the model's.
+        seconds: time to write and measure it.
+        possible: False if the variant could not be faster than model.onnx, so that there is none.
+    """
+
+    name: str
+    written: bool
+    reason: str = ""
+    num_bytes: int = 0
+    records: int = 0
+    max_difference: float | None = None
+    mean_difference: float | None = None
+    auroc: float | None = None
+    auroc_difference: float | None = None
+    seconds: float = 0.0
+    possible: bool = True
+
+    def __str__(self) -> str:
+        if self.max_difference is None:
+            return f"model.{self.name}.onnx is not written: {self.reason}"
+        measured = (
+            f"{self.num_bytes / 1e6:.1f} MB; on {self.records} val records probabilities differ by at most "
+            f"{self.max_difference:.1e}, {self.mean_difference:.1e} on average, AUROC by {self.auroc_difference:+z.5f}"
+        )
+        return f"model.{self.name}.onnx{'' if self.written else f' is not written: {self.reason}'} ({measured})"
+
+
+@dataclass(frozen=True)
+class Importance:
+    """The decrease of the metric without a column or a modality.
+
+    Attributes:
+        name: the column, or a description of the modality.
+        kind: text, numeric, date or categorical; `modality` for an ablation.
+        drop: the metric with all inputs minus the metric without this input; mean over the shuffles.
+        spread: standard deviation over the shuffles; None for an ablation, which is deterministic.
+    """
+
+    name: str
+    kind: str
+    drop: float
+    spread: float | None = None
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Feature importance on val records.
+
+    Permutation importance (Breiman, 2001, Random Forests, section 10) shuffles a column's values between the records.
+    Columns with the same information hide each other's importance.
+
+    Attributes:
+        metric: macro average over the classes for more than two.
+        base: the metric with all inputs.
+        records: number of val records used, sampled to balance the classes.
+        shuffles: number of shuffles of each column.
+        columns, modalities: the largest drop first.
+        problem: why importance was not measured; None otherwise.
+    """
+
+    metric: str
+    base: float | None
+    records: int
+    shuffles: int
+    seconds: float
+    columns: tuple[Importance, ...] = ()
+    modalities: tuple[Importance, ...] = ()
+    problem: str | None = None
+
+
+@dataclass(frozen=True)
+class LabelIssuesReport:
+    """The content of the report's section.
+
+    Attributes:
+        rows: the first of label_issues.csv, by column.
+    """
+
+    source: str
+    examined: int
+    issues: int
+    rows: Sequence[dict[str, Any]]
 
 
 @dataclass(frozen=True)

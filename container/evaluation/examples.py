@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from container.evaluation.finding import FEW_RECORDS
+from container.evaluation.data_findings import FEW_RECORDS
 from container.evaluation.predictions import SplitPredictions
 from container.evaluation.slices import OTHERS, Slice, slices
 

@@ -7,12 +7,10 @@ import numpy as np
 
 from container.evaluation.analysis import SplitAnalysis
 from container.evaluation.charts import percent
-from container.evaluation.data_findings import data_findings
-from container.evaluation.evaluation_input import EvaluationInput
-from container.evaluation.explanation import Explanation
-from container.evaluation.finding import ENOUGH_RECORDS, FEW_RECORDS, METRIC_NAMES, Finding
-from container.evaluation.variant_report import VariantReport
-from container.evaluation.verdict import verdict, wide_auroc_interval
+from container.evaluation.data_findings import ENOUGH_RECORDS, FEW_RECORDS, Finding, data_findings, listed
+from container.evaluation.evaluation_input import EvaluationInput, Explanation, VariantReport
+from container.evaluation.metrics import METRIC_NAMES
+from container.evaluation.verdict import NAMED, verdict, wide_auroc_interval
 from contracts.monitored_metric import MonitoredMetric
 
 
@@ -41,7 +39,7 @@ def findings(
 ) -> list[Finding]:
     """Return all findings, with those to check first."""
     main = headline_split(analyses)
-    listed = [
+    found = [
         *_draft(evaluation.hyperparameters),
         *_undefined(analyses),
         *_small(main, evaluation.class_labels),
@@ -54,7 +52,7 @@ def findings(
         *_training(evaluation),
         *data_findings(evaluation.data_summary),
     ]
-    ordered = sorted(listed, key=lambda finding: ("check", "note", "good").index(finding.level))
+    ordered = sorted(found, key=lambda finding: ("check", "note", "good").index(finding.level))
     return [*verdict(main, evaluation.splits[main.split], evaluation.class_labels), *ordered]
 
 
@@ -117,14 +115,13 @@ def _small(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> Iterat
     one_class = np.count_nonzero(analysis.class_counts) == 1  # _undefined reports it
     if not scarce or (one_class and analysis.labelled >= FEW_RECORDS):
         return
-    listed = ", ".join(f"{class_labels[k]} ({analysis.class_counts[k]})" for k in scarce[:6])
-    more = f" and {len(scarce) - 6} more" if len(scarce) > 6 else ""
+    classes = listed([f"{class_labels[k]} ({analysis.class_counts[k]})" for k in scarce], most=NAMED)
     interval = analysis.intervals.get("auroc") or analysis.intervals.get("accuracy")
     name = "AUROC" if "auroc" in analysis.intervals else "accuracy"
     reach = f" The 95% CI of {name} is {interval[0]:.3f} to {interval[1]:.3f}." if interval else ""
     yield Finding(
         "check",
-        f"{analysis.split} has fewer than {FEW_RECORDS} records of class {listed}{more}: small differences are not "
+        f"{analysis.split} has fewer than {FEW_RECORDS} records of class {classes}: small differences are not "
         f"significant.{reach}",
     )
 

@@ -6,12 +6,30 @@ from functools import cache, partial
 
 import numpy as np
 
-from container.evaluation.ranking import Ranking
+from container.evaluation.curves import Order, areas
 from contracts.errors import ContractError
 from contracts.monitored_metric import LOSS
 from contracts.settings.control import METRICS
 
-__all__ = ["METRICS", "MetricValues", "check_defined", "classification_metrics", "decided_classes", "one_vs_rest"]
+__all__ = [
+    "METRICS",
+    "METRIC_NAMES",
+    "MetricValues",
+    "check_defined",
+    "classification_metrics",
+    "decided_classes",
+    "one_vs_rest",
+]
+
+METRIC_NAMES = {
+    "loss": "Log loss",
+    "auroc": "AUROC",
+    "average_precision": "Average precision",
+    "f1_score": "F1",
+    "precision": "Precision",
+    "recall": "Recall",
+    "accuracy": "Accuracy",
+}
 
 
 @dataclass(frozen=True)
@@ -125,7 +143,7 @@ def decided_classes(probabilities: np.ndarray, threshold: float | None) -> np.nd
 
 def _rank(labels: np.ndarray, probabilities: np.ndarray, weights: np.ndarray) -> dict[str, float]:
     """Return the metrics of _RANKED; for many classes, scikit-learn takes several times as long."""
-    of_classes = [Ranking(is_class, scores)(weights) for _, is_class, scores in one_vs_rest(labels, probabilities)]
+    of_classes = [areas(Order(is_class, scores)(weights)) for _, is_class, scores in one_vs_rest(labels, probabilities)]
     return dict(zip(_RANKED, map(float, np.mean(of_classes, axis=0)), strict=True))
 
 
@@ -144,6 +162,6 @@ def _compute(
     return float(compute(labels, decided, sample_weight=weights, **macro))
 
 
-_RANKED = ("auroc", "average_precision")  # as Ranking returns them
+_RANKED = ("auroc", "average_precision")  # as `areas` returns them
 _DECIDED = {"f1_score": "f1_score", "precision": "precision_score", "recall": "recall_score"}  # of scikit-learn
 assert (*_RANKED, *_DECIDED, "accuracy") == METRICS

@@ -3,20 +3,20 @@
 import functools
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
+from pydantic_core import PydanticUndefined, to_jsonable_python
 
 from container.evaluation import charts
 from container.evaluation.analysis import SplitAnalysis
-from container.evaluation.charts import Bar, Bars, Mark, ReliabilitySeries, Series
-from container.evaluation.companion_report import companion_section
-from container.evaluation.configuration import settings
-from container.evaluation.evaluation_input import EvaluationInput
-from container.evaluation.explanation import Explanation
+from container.evaluation.charts import Bar, LineChart, Series
+from container.evaluation.companion_report import companion_sentences, metric_titles
+from container.evaluation.curve_charts import curve_charts, reliability_chart, threshold_chart
+from container.evaluation.evaluation_input import EvaluationInput, Explanation
 from container.evaluation.findings import (
     METRIC_NAMES,
     best_validation,
@@ -25,8 +25,8 @@ from container.evaluation.findings import (
     headline_split,
     metric_key,
 )
-from container.evaluation.plots import NAMED_CLASSES, area, hardest_first
 from container.evaluation.tuning_report import TuningSection, shown_setting, standard_error, tuning_section
+from contracts.hyperparameters import Hyperparameters
 
 SHOWN_COLUMNS = 20
 _MOST_CELLS_A_SIDE = 50
@@ -44,20 +44,14 @@ class Tile:
 
 
 @dataclass(frozen=True)
-class Cell:
-    """A count and its share of the whole; None if the whole is empty."""
+class Setting:
+    """One hyperparameter; `default` is None if it is required."""
 
-    count: int
-    share: float | None
-
-
-@dataclass(frozen=True)
-class Change:
-    """A change that preprocessing made to a column, with a cell per split."""
-
-    column: str
-    change: str
-    cells: tuple[Cell, ...]
+    name: str
+    about: str
+    value: str
+    default: str | None
+    changed: bool
 
 
 def render_report(
@@ -80,12 +74,14 @@ def render_report(
         metric_names=METRIC_NAMES,
         best_f1_threshold=threshold,
         decision=evaluation.decision,
-        curves=[_curves(order, kind, labels) for kind in ("roc", "precision_recall")],
-        sweep=_sweep(main),
+        curves=[curve_charts(order, kind, labels) for kind in ("roc", "precision_recall")],
+        sweep=threshold_chart(main),
         heat_maps=[_heat_map(analysis, labels) for analysis in order if analysis.problem is None],
         histograms=[_histogram(analysis, labels) for analysis in order if analysis.histograms],
-        reliability=_reliability(order, labels),
-        companion=None if evaluation.companion is None else companion_section(evaluation.companion, labels),
+        reliability=reliability_chart(order, labels),
+        companion=evaluation.companion,
+        companion_sentences=companion_sentences,
+        metric_titles=metric_titles,
         label_issues=evaluation.label_issues,
         examples=evaluation.examples,
         explained=evaluation.explained,
@@ -97,7 +93,7 @@ def render_report(
         metric_key=metric_key(evaluation),
         data=evaluation.data_summary["splits"],
         changed=_changed(evaluation.data_summary["splits"]),
-        settings=settings(evaluation.hyperparameters),
+        settings=_settings(evaluation.hyperparameters),
     )
 
 
@@ -143,78 +139,6 @@ def _tiles(analysis: SplitAnalysis, labels: Sequence[int | str]) -> list[Tile]:
     return tiles
 
 
-def _curves(analyses: Sequence[SplitAnalysis], kind: str, labels: Sequence[int | str]) -> list[Markup]:
-    """Return a chart of all splits for two classes, else a chart per split with its hardest classes and the mean."""
-    title, x, y = {
-        "roc": ("ROC curve", "false positive rate", "true positive rate (recall)"),
-        "precision_recall": ("Precision-recall curve", "recall", "precision"),
-    }[kind]
-    x_axis, y_axis = charts.share_axis(x), charts.share_axis(y)
-    measured = [analysis for analysis in analyses if analysis.curves]
-    chance = [Series("chance", (0, 1), (0, 1), "reference")] if kind == "roc" else []
-    if len(labels) > 2:
-        order = hardest_first(analyses)
-        return [
-            charts.line_chart(
-                [*chance, *_one_vs_rest(analysis, kind, labels=labels, order=order)],
-                title=f"{title}, {analysis.split}",
-                x=x_axis,
-                y=y_axis,
-            )
-            for analysis in measured
-        ]
-    if not measured:
-        return []
-    if kind != "roc":
-        rate = np.full(2, measured[0].baselines["average_precision"])
-        chance = [Series(f"chance on {measured[0].split}", (0, 1), rate, "reference")]
-    lines = []
-    for analysis in reversed(measured):
-        curve, name = getattr(analysis.curves[0], kind), f"{analysis.split} ({area(analysis.curves[0], kind):.3f})"
-        lines.append(Series(name, curve.x, curve.y, _split_style(analysis), steps=kind != "roc"))
-    return [charts.line_chart([*chance, *lines], title=title, x=x_axis, y=y_axis)]
-
-
-def _one_vs_rest(
-    analysis: SplitAnalysis, kind: str, *, labels: Sequence[int | str], order: Sequence[int]
-) -> list[Series]:
-    of_class = {curve.class_id: curve for curve in analysis.curves}
-    named = order if len(order) <= NAMED_CLASSES else order[: NAMED_CLASSES - 1]
-    lines = []
-    for k in reversed(order):
-        if k in of_class:
-            curve = getattr(of_class[k], kind)
-            style = f"c{named.index(k) + 1}" if k in named else "muted"
-            name = f"{labels[k]} ({area(of_class[k], kind):.3f})" if k in named else ""
-            lines.append(Series(name, curve.x, curve.y, style, steps=kind != "roc"))
-    unnamed = [i for i, line in enumerate(lines) if not line.name]
-    if unnamed:
-        first = lines[unnamed[0]]
-        lines[unnamed[0]] = replace(first, name=f"{len(unnamed)} other classes")
-    macro = analysis.macro_roc if kind == "roc" else analysis.macro_precision_recall
-    assert macro is not None
-    mean = analysis.metric("auroc" if kind == "roc" else "average_precision")
-    return [*lines, Series(f"mean of classes ({mean:.3f})", macro.x, macro.y, "strong", steps=kind != "roc")]
-
-
-def _sweep(analysis: SplitAnalysis) -> Markup | None:
-    """Draw precision, recall, F1 and the flagged share over the threshold."""
-    if analysis.threshold is None or not analysis.sweep:
-        return None
-    x = [entry.threshold for entry in analysis.sweep]
-    drawn = (
-        ("precision", "c1", [entry.precision for entry in analysis.sweep]),
-        ("recall", "c2 dashed", [entry.recall for entry in analysis.sweep]),
-        ("F1", "strong", [entry.f1_score for entry in analysis.sweep]),
-        ("share flagged", "c3 dotted", [entry.flagged_share for entry in analysis.sweep]),
-    )
-    lines = [Series(name, x, [math.nan if v is None else v for v in y], style) for name, style, y in drawn]
-    x_axis, y_axis = charts.share_axis("threshold on the score"), charts.share_axis("share")
-    marks = [Mark(f"threshold in use: {analysis.threshold:.3g}", min(analysis.threshold, 1.0))]
-    title = f"Metrics by threshold, {analysis.split}"
-    return charts.line_chart(lines, title=title, x=x_axis, y=y_axis, marks=marks)
-
-
 def _heat_map(analysis: SplitAnalysis, labels: Sequence[int | str]) -> Markup:
     rule = f" at threshold {analysis.threshold:.4g}" if len(labels) == 2 else ""
     note = "Shades show each cell's share of its row. Hover over a cell for its count." if len(labels) > 2 else ""
@@ -242,40 +166,18 @@ def _histogram(analysis: SplitAnalysis, labels: Sequence[int | str]) -> Markup:
         "wrong": ("predicted wrongly", "down"),
         "unlabelled": ("unlabelled", "neutral"),
     }
-    sides = [
-        Bars(f"{names[group][0]} ({int(counts.sum()):,})", counts, names[group][1])
-        for group, counts in analysis.histograms.items()
-    ]
     return charts.mirrored_histogram(
-        sides[0],
-        sides[1] if len(sides) > 1 else None,
+        [
+            (f"{names[group][0]} ({int(counts.sum()):,})", counts, names[group][1])
+            for group, counts in analysis.histograms.items()
+        ],
         title=f"Score distribution, {analysis.split}",
         x=f"probability of class {labels[1]}" if binary else "probability of the predicted class",
         note="Share of each group's records per bin. The square-root scale makes small shares visible.",
     )
 
 
-def _reliability(analyses: Sequence[SplitAnalysis], labels: Sequence[int | str]) -> Markup | None:
-    series = []
-    for analysis in reversed(analyses):
-        if analysis.calibration is not None:
-            error = charts.percent(analysis.calibration.expected_calibration_error)
-            name = f"{analysis.split} (calibration error {error})"
-            series.append(ReliabilitySeries(name, analysis.calibration.bins, _split_style(analysis)))
-    if not series:
-        return None
-    binary = len(labels) == 2
-    return charts.reliability_chart(
-        series,
-        title="Reliability",
-        x=f"mean score of class {labels[1]}" if binary else "mean score of the predicted class",
-        y=f"share of class {labels[1]}" if binary else "share predicted correctly",
-        note="Bars: 95% CI. Dot areas grow with the number of records. Below the diagonal, scores are too high.",
-    )
-
-
 def _importances(explanation: Explanation | None) -> list[Markup]:
-    """Draw a chart of the columns and a chart of the modalities."""
     if explanation is None or explanation.problem is not None:
         return []
     shown = explanation.columns[:SHOWN_COLUMNS]
@@ -296,13 +198,12 @@ def _importances(explanation: Explanation | None) -> list[Markup]:
     return drawn
 
 
-def _training(evaluation: EvaluationInput) -> list[Markup]:
-    """Draw the logged quantities over epochs: loss, validation metrics, learning rate and speed."""
+def _training(evaluation: EvaluationInput) -> list[LineChart]:
     history = evaluation.history
     if not history:
         return []
     best = best_validation(evaluation)
-    marks = [] if best is None else [Mark(f"best, step {best['step']:,}", best["epoch"])]
+    marks = [] if best is None else [(f"best, step {best['step']:,}", best["epoch"])]
     x = charts.number_axis("epochs", [entry["epoch"] for entry in history], from_zero=True)
     metrics = sorted({key for entry in history for key in entry if key.startswith("val/") and key != "val/loss"})
     variants = ["focal"] if evaluation.hyperparameters.get("loss") == "focal" else []
@@ -327,12 +228,15 @@ def _training(evaluation: EvaluationInput) -> list[Markup]:
         shown = [line for line in lines if len(line.x)]
         if shown:
             y = charts.number_axis(label, np.concatenate([line.y for line in shown]), from_zero=not with_mark)
-            drawn.append(charts.line_chart(shown, title=title, x=x, y=y, marks=marks if with_mark else ()))
+            drawn.append(LineChart(title, x, y, shown, marks if with_mark else ()))
     return drawn
 
 
-def _changed(splits: Mapping[str, Any]) -> list[Change]:
-    """Return imputed numbers, unknown categories and truncated texts by column, without counts that are all 0."""
+def _changed(splits: Mapping[str, Any]) -> list[tuple[str, str, list[tuple[int, int]]]]:
+    """Return columns, what preprocessing changed in them, and of each split the number of changed and of all values.
+
+    Imputed numbers, unknown categories and truncated texts, without counts that are all 0.
+    """
     described = list(splits.values())
     changes = []
     for name, numeric in described[0]["numeric"].items():
@@ -349,11 +253,32 @@ def _changed(splits: Mapping[str, Any]) -> list[Change]:
         changes.append((text["column"], "records truncated", truncated))
         changes.append((text["column"], "tokens truncated", tokens))
         changes.append((text["column"], "empty, encoded as an empty chunk", empty))
-    return [
-        Change(column, change, tuple(Cell(count, count / whole if whole else None) for count, whole in counts))
-        for column, change, counts in changes
-        if any(count for count, _ in counts)
-    ]
+    return [(column, change, counts) for column, change, counts in changes if any(count for count, _ in counts)]
+
+
+def _settings(hyperparameters: Mapping[str, Any]) -> list[Setting]:
+    """Return every hyperparameter in the order of the contract; those without a default count as changed."""
+    listed = []
+    for name, field in Hyperparameters.model_fields.items():
+        if name in hyperparameters:
+            required = field.default is PydanticUndefined
+            default = None if required else to_jsonable_python(field.default)
+            value, default_text = hyperparameters[name], None if required else _written(default)
+            changed = required or value != default
+            listed.append(Setting(name, field.description or "", _written(value), default_text, changed))
+    return listed
+
+
+def _written(value: Any) -> str:
+    if value is None:
+        return "not set"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list):
+        return ", ".join(_written(item) for item in value) or "none"
+    if isinstance(value, dict):
+        return ", ".join(f"{key}: {_written(item)}" for key, item in value.items()) or "none"
+    return f"{value:g}" if isinstance(value, float) and abs(value) < 1e6 else str(value)
 
 
 def _logged(history: Sequence[Mapping[str, Any]], key: str, style: str, name: str, *, dots: bool = False) -> Series:
@@ -362,10 +287,6 @@ def _logged(history: Sequence[Mapping[str, Any]], key: str, style: str, name: st
     ]
     x, y = charts.thin_line([a for a, _ in points], [b for _, b in points])
     return Series(name, x, y, style, dots=dots and len(points) <= 60)
-
-
-def _split_style(analysis: SplitAnalysis) -> str:
-    return analysis.split if analysis.split in ("val", "test") else "c3"
 
 
 def _metric(value: float | None) -> str:

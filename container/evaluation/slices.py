@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from container.evaluation.curves import auroc_interval, rank
+from container.evaluation.curves import auroc_interval
 from container.evaluation.metrics import METRICS, MetricValues, classification_metrics
 
 OTHERS = "(others)"
@@ -89,7 +89,7 @@ def _slice(
     positives = labels[known] == 1
     interval = None
     if binary and 0 < positives.sum() < len(positives):
-        interval = auroc_interval(rank(positives, probabilities[known, 1]))
+        interval = auroc_interval(positives, probabilities[known, 1])
     return Slice(
         group=group,
         rows=len(labels),

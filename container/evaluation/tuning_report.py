@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from container.evaluation import charts
 from container.evaluation.bootstrap import estimate_metrics
-from container.evaluation.charts import Axis, Bar, Series
+from container.evaluation.charts import Axis, Bar, LineChart, Series
 from container.evaluation.evaluation_input import EvaluationInput
 
 _MOST_SLICES = 8
@@ -34,20 +34,20 @@ class TuningSection:
     """
 
     sentences: list[str]
-    charts: list[Markup]
+    charts: list[LineChart | Markup]
     names: list[str]
     trials: Sequence[Mapping[str, Any]]
 
 
 def tuning_section(summary: Mapping[str, Any], *, error: float | None) -> TuningSection:
-    """Return the section for the summary of container/tuning/results.py.
+    """Return the section for the summary of container/tuning/study.py.
 
     Args:
         error: standard error of the search's metric on val, if it is known.
     """
     trials = summary["trials"]
     names = list(dict.fromkeys(name for trial in trials for name in trial["settings"]))
-    drawn = [_history(summary)]
+    drawn: list[LineChart | Markup] = [_history(summary)]
     if summary["importance"]:
         bars = [Bar(name, share, "c1") for name, share in summary["importance"].items()]
         drawn.append(charts.bar_chart(bars, title="Importance of each setting", x="share of the metric's variation"))
@@ -139,7 +139,7 @@ def _values(summary: Mapping[str, Any]) -> list[float]:
     return [trial["value"] for trial in summary["trials"] if trial["value"] is not None]
 
 
-def _history(summary: Mapping[str, Any]) -> Markup:
+def _history(summary: Mapping[str, Any]) -> LineChart:
     complete = [trial for trial in summary["trials"] if trial["state"] == "complete"]
     better = min if summary["minimizes"] else max
     best = list(itertools.accumulate((trial["value"] for trial in complete), better))
@@ -148,17 +148,16 @@ def _history(summary: Mapping[str, Any]) -> Markup:
     if complete:  # the best one stays so until the end of the search
         places, best = [*places, max(numbers)], [*best, best[-1]]
     lines = [Series("best so far", places, best, "strong", steps=True)]
-    return charts.line_chart(
+    return LineChart(
+        "Trials",
+        charts.number_axis("trial", numbers),
+        charts.number_axis(summary["metric"], _values(summary)),
         [*lines, *_dots(summary, lambda trial: trial["number"])],
-        title="Trials",
-        x=charts.number_axis("trial", numbers),
-        y=charts.number_axis(summary["metric"], _values(summary)),
         note="The value of a pruned trial is its best one until it was stopped.",
     )
 
 
-def _slice(summary: Mapping[str, Any], name: str) -> Markup:
-    """Draw the metric over the values of one setting."""
+def _slice(summary: Mapping[str, Any], name: str) -> LineChart:
     settings = [trial["settings"][name] for trial in summary["trials"] if name in trial["settings"]]
     numeric = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in settings)
     if numeric:
@@ -171,11 +170,11 @@ def _slice(summary: Mapping[str, Any], name: str) -> Markup:
             name, -0.5, len(listed) - 0.5, tuple(map(float, range(len(listed)))),
             lambda i: charts.shorten(listed[round(i)].strip('"'), 14),
         )  # fmt: skip
-    return charts.line_chart(
+    return LineChart(
+        f"{summary['metric']} by {name}",
+        axis,
+        charts.number_axis(summary["metric"], _values(summary)),
         _dots(summary, lambda trial: places[json.dumps(trial["settings"][name])]),
-        title=f"{summary['metric']} by {name}",
-        x=axis,
-        y=charts.number_axis(summary["metric"], _values(summary)),
     )
 
 

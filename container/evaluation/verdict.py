@@ -6,13 +6,13 @@ import numpy as np
 
 from container.evaluation.analysis import SplitAnalysis
 from container.evaluation.bootstrap import Difference, Scores, paired_differences
-from container.evaluation.finding import METRIC_NAMES, Finding
-from container.evaluation.metrics import decided_classes
+from container.evaluation.data_findings import Finding, listed
+from container.evaluation.metrics import METRIC_NAMES, decided_classes
 from container.evaluation.predictions import SplitPredictions
 
 _LOWER_IS_BETTER = ("loss",)
 _ORDER = ("loss", "auroc", "average_precision", "f1_score", "accuracy")
-_NAMED = 6
+NAMED = 6
 _FEW_TO_JUDGE = 200  # records, with which an accuracy of 0.8 has a 95 % interval of 0.11
 
 
@@ -85,9 +85,8 @@ def _never_predicted(analysis: SplitAnalysis) -> list[str]:
     never = [scores for scores in analysis.classes if scores.support and not scores.predicted]
     if not never:
         return []
-    listed = ", ".join(f"{scores.label} ({scores.support:,} records)" for scores in never[:_NAMED])
-    more = f" and {len(never) - _NAMED} more" if len(never) > _NAMED else ""
-    return [f"never predicted: {listed}{more}, of {len(analysis.classes)} classes"]
+    classes = listed([f"{scores.label} ({scores.support:,} records)" for scores in never], most=NAMED)
+    return [f"never predicted: {classes}, of {len(analysis.classes)} classes"]
 
 
 def _next(level: int, analysis: SplitAnalysis) -> Iterator[Finding]:

@@ -15,11 +15,8 @@ class DecisionLayer(nn.Module):
     def __init__(self, decision: Decision) -> None:
         super().__init__()
         calibrator = decision.calibrator
-        self.calibrator: nn.Module = (
-            IsotonicLines(calibrator)
-            if isinstance(calibrator, Isotonic)
-            else TemperatureScale(calibrator.to_json()["temperature"])
-        )
+        self.lines = IsotonicLines(calibrator) if isinstance(calibrator, Isotonic) else None
+        self.temperature = 1.0 if isinstance(calibrator, Isotonic) else calibrator.temperature
         self.corrects_prior = decision.prior is not None
         if decision.prior is not None:
             ratios = torch.tensor(decision.prior.ratios, dtype=torch.float64)
@@ -28,20 +25,9 @@ class DecisionLayer(nn.Module):
     def forward(self, logits: Tensor) -> Tensor:
         """[B, K] -> [B, K]"""
         # All steps use logarithms: near p = 1, 1 - p loses all precision in float32.
-        scores = self.calibrator(logits)
+        scores = logits if self.lines is None else self.lines(logits)
+        scores = scores if self.temperature == 1 else scores / self.temperature
         return (scores + self.log_ratios if self.corrects_prior else scores).softmax(-1)
-
-
-class TemperatureScale(nn.Module):
-    """logits / temperature."""
-
-    def __init__(self, temperature: float) -> None:
-        super().__init__()
-        self.temperature = temperature
-
-    def forward(self, logits: Tensor) -> Tensor:
-        """[B, K] -> [B, K]"""
-        return logits if self.temperature == 1 else logits / self.temperature
 
 
 class IsotonicLines(nn.Module):

@@ -39,7 +39,6 @@ def write_head(source: Path, target: Path) -> None:
 
 
 def _softmax(graph: onnx.GraphProto) -> onnx.NodeProto:
-    """Return the node that computes the probabilities."""
     producers = {name: node for node in graph.node for name in node.output}
     node = producers[ONNX_OUTPUT]
     while node.op_type != "Softmax":

@@ -29,7 +29,7 @@ from torch.onnx import ONNXProgram
 from container.companion.blend import Blend, BlendedCompanion
 from container.companion.graph import LOGITS
 from container.data.batch import PackedBatch
-from container.data.records import PackedArrays, pad_text
+from container.data.records import TextArrays, pad_text
 from container.decision.decision import Decision
 from container.export.decision_layer import DecisionLayer
 from container.export.head import write_head
@@ -54,16 +54,12 @@ class OnnxReport:
     """Describe the exported file and the result of its check.
 
     Attributes:
-        path: the model file.
-        data_path: the file of its weights, if they do not fit into the model file.
-        num_bytes: size of both files.
+        num_bytes: size of the file, and of the second file that has its weights if they do not fit into it.
         shapes: (B, C, T) of the first text in each comparison.
         max_difference: largest difference of a probability from PyTorch's.
         seconds: duration of export and checks.
     """
 
-    path: Path
-    data_path: Path | None
     num_bytes: int
     shapes: tuple[tuple[int, int, int], ...]
     max_difference: float
@@ -114,20 +110,11 @@ def export_onnx(
         shapes, difference = check_parity(model, hp, staged, samples=samples, decision=decision, companion=companion)
         head = staged.with_name(head_file(None))
         write_head(staged, head)
-        data = staged.with_name(f"{path.name}.data")
-        data_path = path.with_name(data.name) if data.exists() else None
-        if data_path is not None:  # before the model, which cannot be loaded without it
-            os.replace(data, data_path)
-        for part in (head, staged):
+        graph = [part for part in (staged.with_name(f"{path.name}.data"), staged) if part.exists()]
+        num_bytes = sum(part.stat().st_size for part in graph)
+        for part in (head, *graph):  # last the model, which cannot be loaded without its weights
             os.replace(part, path.with_name(part.name))
-    return OnnxReport(
-        path=path,
-        data_path=data_path,
-        num_bytes=sum(part.stat().st_size for part in (path, data_path) if part is not None),
-        shapes=shapes,
-        max_difference=difference,
-        seconds=time.perf_counter() - started,
-    )
+    return OnnxReport(num_bytes, shapes, difference, time.perf_counter() - started)
 
 
 def check_parity(
@@ -364,10 +351,10 @@ def _arrangements(hp: Hyperparameters, sample: PackedBatch) -> Iterator[list[tup
     """Yield a sample padded tightly, its first two records with an extra chunk and extra tokens, and its first."""
     tight = []
     for text in sample.texts:
-        packed = PackedArrays(
-            text.tokens.numpy(), text.positions.numpy(), np.asarray(text.lengths), text.chunk_record.numpy()
-        )
-        tight.append(pad_text(packed, len(sample.rows)))
+        boundaries, begins = text.cu_seqlens.numpy(), np.arange(len(sample.rows) + 1)
+        chunk_offsets = np.searchsorted(text.chunk_record.numpy(), begins)
+        arrays = TextArrays(text.tokens.numpy(), boundaries[chunk_offsets], np.asarray(text.lengths), chunk_offsets)
+        tight.append(pad_text(arrays))
     yield tight
     padded = []
     for field, arrays in zip(hp.text_fields, tight):

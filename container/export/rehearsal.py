@@ -51,7 +51,6 @@ def _export(
 
 
 def _shallow(source: Path, target: Path) -> Path:
-    """Copy the encoder's configuration and tokenizer, with fewer layers."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.safetensors", "*.bin", "*.onnx*", "*.h5"))
     path = target / "config.json"
     config = json.loads(path.read_text())

@@ -86,7 +86,6 @@ class Topology:
 
     @property
     def trains(self) -> bool:
-        """Return whether this host trains."""
         return self.current in self.hosts
 
     @property

@@ -3,7 +3,6 @@
 import json
 import shlex
 import shutil
-import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,18 +49,12 @@ def init(paths: JobPaths, options: InitOptions) -> int:
     """Write input/data/{train,val,test}, the hyperparameters and init.md; print what was found, last how to train.
 
     Returns:
-        0, or 1 if there is no job; stderr has the cause.
+        0.
+
+    Raises:
+        ContractError: there is no job in the tables, or one in the folder.
     """
     set_up_logging()
-    try:
-        _init(paths, options)
-    except ContractError as error:
-        print(error, file=sys.stderr, flush=True)
-        return 1
-    return 0
-
-
-def _init(paths: JobPaths, options: InitOptions) -> None:
     _check_root(paths, options)
     with tempfile.TemporaryDirectory(prefix="init-") as scratch:
         raw = read_tables(
@@ -93,6 +86,7 @@ def _init(paths: JobPaths, options: InitOptions) -> None:
     print(*summary_lines(raw, counts, splits.how), *(f"{name}: {text}." for name, text in why.items()), sep="\n")
     print(*(f"Warning: {sentence}\n" for sentence in warnings), sep="", end="")
     print(f"\nWritten: {file}, {paths.root / PAGE} and the splits. Train with:\n{command}", flush=True)
+    return 0
 
 
 def _check_root(paths: JobPaths, options: InitOptions) -> None:

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -13,11 +14,13 @@ from container.tables.channel_files import Origin
 from container.tables.column_types import is_number
 from container.tables.dates import FORMATS as DATE_FORMATS
 from container.tables.dates import read_dates
-from container.tables.values import contiguous, keys, numbers
+from container.tables.values import contiguous, keys, numbers, read_numbers
 from contracts.errors import ContractError
-from contracts.numbers import NUMBER_FORMATS, NumberFormat
+from contracts.value_types import NUMBER_FORMATS, NumberFormat
 
 _FIRST_CELLS = 100
+_LONGEST = 40  # characters, on average, of the cells of a column that may have numbers or dates
+_FEW_CELLS = 0.05  # of the cells that are read
 _CODE_WORDS = frozenset(
     (
         "id", "ids", "code", "codes", "zip", "zipcode", "postcode", "postal", "plz", "phone", "fax", "key", "uuid",
@@ -103,6 +106,36 @@ class ColumnFacts:
             except ContractError:
                 continue
             return written if np.isfinite(read[-1]).any() else None
+        return None
+
+    def read_as(self, role: Literal["number", "date"]) -> tuple[int, pa.Array]:
+        """Return how many cells are numbers or dates, and those that are neither that nor missing. [U] string
+
+        The notation is the one that reads most of a hundred cells.
+        """
+
+        def read(cells: pa.Array, written: Any) -> tuple[np.ndarray, np.ndarray]:
+            if role == "number":
+                return read_numbers(cells, written)
+            dates = read_dates(cells, written)
+            return ~np.isnan(dates.seconds), dates.unread
+
+        if not len(self.keys):
+            return 0, self.keys
+        some = self.keys.take(np.unique(np.linspace(0, len(self.keys) - 1, _FIRST_CELLS).astype(int)))
+        notations = (None, *NUMBER_FORMATS) if role == "number" else DATE_FORMATS
+        best = max(notations, key=lambda written: np.count_nonzero(read(some, written)[0]))
+        found, wrong = read(self.keys, best)
+        return int(found.sum()), self.keys.filter(pa.array(wrong))
+
+    def nearly(self) -> tuple[Literal["number", "date"], pa.Array] | None:
+        """Return what all but a few cells are, and these cells; None if there is no such role."""
+        if not len(self.keys) or self.characters.mean() > _LONGEST:
+            return None
+        for role in ("number", "date"):
+            count, others = self.read_as(role)
+            if 0 < len(others) <= _FEW_CELLS * count:
+                return role, others
         return None
 
     @cached_property

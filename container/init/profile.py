@@ -123,7 +123,7 @@ def read_tables(
             if reader is not None:
                 times.append(reader.parse(part.table[reader.name], origin=part.origin))
     sample = profile.sample
-    _check_labels(label, collector, where=where)
+    _check_labels(label, collector, rows=profile.rows, where=where)
     assert sample is not None, "two labels are two rows"
     facts = facts_of(sample, rows=profile.rows, missing=profile.missing)
     columns = decide_roles(facts, label=label, given={**_splitting(group, time), **given})
@@ -197,8 +197,10 @@ def _group_hashes(part: TableSlice, group: str | None, own: np.ndarray) -> np.nd
     return np.where(has_group, key_hashes(part.table[group], seed=0), own)
 
 
-def _check_labels(label: str, collector: LabelCollector, *, where: str) -> None:
+def _check_labels(label: str, collector: LabelCollector, *, rows: int, where: str) -> None:
     """Raise ContractError where no classifier can be trained on the labels."""
+    if not rows:
+        raise ContractError(f"{where}: has columns, but no rows", "Name a table with rows.")
     counts = collector.counts
     check_classification(label, counts, where=where)
     if sum(counts.values()) == 1:

@@ -7,6 +7,7 @@ from typing import Literal
 from container.init.facts import ColumnFacts
 from contracts.errors import ContractError
 from contracts.spelling import SIMILAR, did_you_mean
+from contracts.tabular_inputs import date_inputs
 
 Role = Literal["id", "label", "text", "number", "category", "date", "ignored"]
 
@@ -22,11 +23,13 @@ class Column:
 
     Attributes:
         why: a clause without a full stop.
+        is_given: whether the user chose the role.
     """
 
     facts: ColumnFacts
     role: Role
     why: str
+    is_given: bool = False
 
     @property
     def name(self) -> str:
@@ -54,18 +57,36 @@ def decide_roles(
     chosen = [name for name, (role, _) in given.items() if role == "id"]
     if len(chosen) > 1:
         raise ContractError(f"--id: names {len(chosen)} columns: {', '.join(chosen)}", "Name one of them.")
+    for name, (role, option) in given.items():
+        _check_cells(facts[name], role, option)
     columns = {}
     for name, each in facts.items():
         if name == label:
             columns[name] = Column(each, "label", "the label")
         elif name in given:
-            columns[name] = Column(each, *given[name])
+            columns[name] = Column(each, *given[name], is_given=True)
         else:
             columns[name] = Column(each, *_role(each))
-    columns = _one_id(columns, chosen)
+    columns = _one_name(_one_id(columns, chosen))
     if not any(column.role == "text" for column in columns.values()):
         columns = _some_text(columns)
     return columns
+
+
+def _check_cells(facts: ColumnFacts, role: Role, option: str) -> None:
+    """Raise ContractError if the user's role is a number or a date, and cells are no such value, or all are missing."""
+    if role in ("number", "date") and not facts.distinct:
+        raise ContractError(f"{option}: column {facts.name!r}: every cell is empty", f"Leave out {option}.")
+    if role not in ("number", "date") or (facts.is_number if role == "number" else facts.date_format is not None):
+        return
+    _, others = facts.read_as(role)
+    count = f"{len(others):,} of {len(facts.keys):,} cells"
+    what = f"{count} cannot be read as a {role}, e.g. {others[0].as_py()!r}" if len(others) else ""
+    if what or role == "date":
+        raise ContractError(
+            f"{option}: column {facts.name!r}: {what or 'some times have a time zone, and others have none'}",
+            f"Correct or empty these cells in the table, or leave out {option}.",
+        )
 
 
 def _role(facts: ColumnFacts) -> tuple[Role, str]:
@@ -122,6 +143,18 @@ def _one_id(columns: Mapping[str, Column], chosen: Sequence[str]) -> dict[str, C
     other = {column.name: f"{column.why}; {found[0].name!r} is the id" for column in found[1:]}
     return {
         name: replace(column, role="ignored", why=other[name]) if name in other else column
+        for name, column in columns.items()
+    }
+
+
+def _one_name(columns: Mapping[str, Column]) -> dict[str, Column]:
+    """Return the columns without those that have the name of an input which the model gets of a date."""
+    dates = (column.name for column in columns.values() if column.role == "date")
+    made = {name: f"date {date!r}" for date in dates for name in date_inputs(date)}
+    return {
+        name: replace(column, role="ignored", why=f"the {made[name]} gives the model an input of this name")
+        if name in made and column.role in ("number", "category") and not column.is_given
+        else column
         for name, column in columns.items()
     }
 

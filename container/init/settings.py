@@ -28,9 +28,16 @@ def hyperparameters_of(raw: RawTables, *, tokenizer: str) -> tuple[dict[str, Any
     values: dict[str, Any] = {"preset": "recommended"}
     if ids := raw.of_role("id"):
         values["id_name"] = ids[0]
-    values["text_name"] = texts[0] if len(texts) == 1 else texts
-    if len(texts) > 1:
-        why["text_name"] = f"{len(texts)} texts are joined to one sequence for one encoder"
+    reads_table = bool(numbers or raw.of_role("date") or raw.of_role("category"))
+    if len(texts) == 2 and tokenizer == FROM_SCRATCH:  # docs/presets.md has the measurement
+        values |= {"primary_text_name": texts[0], "secondary_text_name": texts[1]}
+        why["secondary_text_name"] = "each text has an encoder; init --tokenizer NAME joins both for a pretrained one"
+        model_class = "trimodal_bert"
+    else:
+        values["text_name"] = texts[0] if len(texts) == 1 else texts
+        if len(texts) > 1:
+            why["text_name"] = f"{len(texts)} texts are joined to one sequence for one encoder"
+        model_class = "multimodal_bert" if reads_table else "bert"
     values |= {"label_name": raw.label, "tab_field_list": numbers, "cat_field_list": raw.of_role("category")}
     if dates := raw.of_role("date"):
         values["date_field_list"] = dates
@@ -38,7 +45,7 @@ def hyperparameters_of(raw: RawTables, *, tokenizer: str) -> tuple[dict[str, Any
     if formats := {name: written for name, written in formats.items() if written}:
         values["number_format"] = formats
     values["multiclass_categories"], why["multiclass_categories"] = _classes(raw)
-    values["model_class"] = "multimodal_bert" if numbers or dates or values["cat_field_list"] else "bert"
+    values["model_class"] = model_class
     values["tokenizer"] = tokenizer
     values["max_sen_len"], why["max_sen_len"] = _length(raw, texts)
     parse_hyperparameters(values)

@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow.compute as pc
 
 from container.init.profile import RawTables
-from container.init.roles import Column
+from container.init.roles import NEARLY_EMPTY, Column
 from container.init.splits import Repeated
 from container.tables.dates import ISO
 from container.tables.values import keys
@@ -41,6 +41,7 @@ def warnings_of(
         absent = [label for label, rows in counts.items() if not rows[k]]
         if absent and (split == "train" or not rare):
             yield f"{split} has no row with the label {', '.join(absent)}."
+    yield from _of_few_cells(raw)
     yield from _of_leakage(raw)
     yield from _of_labels_in_texts(raw)
     yield from _of_repeated(raw, repeated, counts)
@@ -49,6 +50,20 @@ def warnings_of(
     times = [name for name in raw.of_role("date") if raw.columns[name].facts.date_format == ISO]  # as --time reads them
     if times and time is None:
         yield f"{', '.join(times)}: if the model will score later rows, split by time: --time {_quoted(times[0])}."
+
+
+def _of_few_cells(raw: RawTables) -> Iterator[str]:
+    """Yield a sentence for each column that would be a number or a date without a few cells."""
+    for column in raw.columns.values():
+        facts = column.facts
+        by_cells = column.role in ("category", "text", "ignored") and facts.missing <= NEARLY_EMPTY
+        if by_cells and not column.is_given and not facts.is_named_code and (found := facts.nearly()):
+            role, cells = found
+            yield (
+                f"{column.name}: of {len(facts.keys):,} cells, {len(cells):,} cannot be read as a {role}, e.g. "
+                f"{cells[0].as_py()!r}, so it is no {role} ({column.role}: {column.why}). To use it as a "
+                f"{role}, correct or empty these cells, and repeat init with --force."
+            )
 
 
 def _of_leakage(raw: RawTables) -> Iterator[str]:

@@ -6,23 +6,26 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import torch
 import torch.distributed as dist
 
 from container.errors import StopAgreed
 from container.failure import Failure
 from container.job import Job, Scratch, write_json
-from container.launch.affinity import stay_near
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh, init_distributed
 from container.processes import die_with_parent, log_to_file, set_up_logging
-from container.results.distill import distill
-from container.results.members import predict_members
+from container.results.members import distill, predict_members
 from container.training.cpu_products import choose_matrix_products
 from container.training.job_data import JobData
 from container.training.precision import forbid_tf32
 from container.training.stop import StopFlag
 from container.training.train import train_and_predict, train_only
 from contracts import artifacts
+
+logger = logging.getLogger(__name__)
+
+_PCI_DEVICES = Path("/sys/bus/pci/devices")
 
 
 def run(job: Job, stop: StopFlag) -> None:
@@ -86,3 +89,28 @@ def main(arguments: Sequence[str]) -> int:
     if dist.is_initialized():
         dist.destroy_process_group()
     return 0
+
+
+def stay_near(device: torch.device, pci_devices: Path = _PCI_DEVICES) -> None:
+    """Let this thread, and those that it starts, run on the cores of the GPU's NUMA node only.
+
+    Without NUMA nodes, or where the process may use none of these cores, nothing changes.
+    """
+    if device.type != "cuda":
+        return
+    gpu = torch.cuda.get_device_properties(device)
+    address = f"{gpu.pci_domain_id:04x}:{gpu.pci_bus_id:02x}:{gpu.pci_device_id:02x}.0"
+    try:
+        near = _cores((pci_devices / address / "local_cpulist").read_text())
+    except OSError:  # a virtual machine or container may hide it
+        return
+    allowed = os.sched_getaffinity(0)
+    if near & allowed and not allowed <= near:
+        os.sched_setaffinity(0, near & allowed)
+        logger.info("GPU %s: using its %d near cores of %d", address, len(near & allowed), len(allowed))
+
+
+def _cores(ranges: str) -> set[int]:
+    """Return the cores of a list such as 0-3,8."""
+    bounds = [part.split("-") for part in ranges.strip().split(",") if part]
+    return {core for bound in bounds for core in range(int(bound[0]), int(bound[-1]) + 1)}

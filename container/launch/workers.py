@@ -74,7 +74,6 @@ class Workers:
 
     Args:
         num_workers: number of workers on this host.
-        variables: their environment variables; those of this process have precedence.
         share: variables with precedence over those of this process: the share of the machine that the workers get.
         log: file for their output. Default: that of this process.
     """
@@ -86,7 +85,6 @@ class Workers:
         *,
         num_workers: int,
         stop: StopHandler,
-        variables: Mapping[str, str] = MappingProxyType({}),
         share: Mapping[str, str] = MappingProxyType({}),
         log: Path | None = None,
     ) -> None:
@@ -94,7 +92,6 @@ class Workers:
         self._control = control
         self._num_workers = num_workers
         self._stop = stop
-        self._variables = variables
         self._share = share
         self._log = log
         self._launcher: subprocess.Popen[str] | None = None
@@ -221,9 +218,8 @@ class Workers:
         code = str(Path(__file__).parent.parent)
         return {
             "OMP_NUM_THREADS": str(max(1, available_cores() // self._num_workers)),
-            **_defaults(os.environ),
+            **unset_defaults(os.environ),
             **network_environment(self._control.topology, self._control.address()),
-            **self._variables,
             **os.environ,
             **_cuda_libraries(os.environ),
             **self._share,
@@ -270,7 +266,7 @@ class Workers:
             self._launcher.stdin.close()
 
 
-def _defaults(environment: Mapping[str, str]) -> dict[str, str]:
+def unset_defaults(environment: Mapping[str, str]) -> dict[str, str]:
     """Return DEFAULTS without those that would replace what the user set under another name."""
     return {name: value for name, value in DEFAULTS.items() if _REPLACES.get(name, "") not in environment}
 

@@ -10,7 +10,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -36,29 +36,6 @@ ATTENTION = "chunk_layout"
 _LENGTH_STEP = 64
 
 
-class Layout(Protocol):
-    """Describe where the chunks of an encoder's input are."""
-
-    def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
-        """Attend from every token, or from first tokens, to the tokens of the same chunk.
-
-        Args:
-            query: [1, heads, N, head_dim] packed, [S, heads, T, head_dim] dense; of first tokens, which have no window:
-                [1, heads, S, head_dim] and [S, heads, 1, head_dim].
-            key, value: [1, heads, N, head_dim] packed, [S, heads, T, head_dim] dense.
-            scale: factor of the scores; None = 1 / sqrt(head_dim).
-            window: largest distance to an attended token; None = the whole chunk.
-
-        Returns:
-            The context, in the shape of `query`.
-        """
-        ...
-
-    def first_tokens(self, hidden: Tensor) -> Tensor:
-        """Return the hidden states of each chunk's first token, [1, S, d] packed or [S, 1, d] dense."""
-        ...
-
-
 @dataclass(frozen=True)
 class PackedLayout:
     """Concatenated chunks without padding: token `cu_seqlens[i]` begins chunk i.
@@ -82,6 +59,18 @@ class PackedLayout:
         return cls(text.cu_seqlens, text.lengths, rounded_length(max(text.lengths)), has_flash(text.cu_seqlens.device))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
+        """Attend from every token, or from first tokens, to the tokens of the same chunk.
+
+        Args:
+            query: [1, heads, N, head_dim] packed, [S, heads, T, head_dim] dense; of first tokens, which have no window:
+                [1, heads, S, head_dim] and [S, heads, 1, head_dim].
+            key, value: [1, heads, N, head_dim] packed, [S, heads, T, head_dim] dense.
+            scale: factor of the scores; None = 1 / sqrt(head_dim).
+            window: largest distance to an attended token; None = the whole chunk.
+
+        Returns:
+            The context, in the shape of `query`.
+        """
         boundaries, longest = self.cu_seqlens, self.longest  # of the queries
         if query.shape[2] < key.shape[2]:
             assert window is None, "kernels count a window from the last query"
@@ -102,6 +91,7 @@ class PackedLayout:
         return self._attend_by_chunk(query, key, value, scale=scale, window=window)  # pyright: ignore[reportAttributeAccessIssue]
 
     def first_tokens(self, hidden: Tensor) -> Tensor:
+        """Return the hidden states of each chunk's first token, [1, S, d] packed or [S, 1, d] dense."""
         return hidden.index_select(1, self.cu_seqlens[:-1])
 
     @torch.compiler.disable
@@ -130,7 +120,7 @@ class PackedLayout:
 
 @dataclass(frozen=True)
 class DenseLayout:
-    """One chunk per row, padded on the right, as in an exported graph.
+    """One chunk per row, padded on the right, as in an exported graph; the methods are those of PackedLayout.
 
     Attributes:
         mask: 1 for a token, 0 for padding. [S, T]
@@ -162,6 +152,9 @@ class DenseLayout:
             hidden = (hidden + far).clamp(max=1)  # [S, 1, T, T]
         # A finite minimum: -inf would turn rows without an attended token (padding) into NaN.
         return hidden * torch.finfo(dtype).min
+
+
+Layout = PackedLayout | DenseLayout
 
 
 def compute_first_tokens_only(attention: nn.Module, config: PretrainedConfig) -> Callable[[], None]:
@@ -235,7 +228,7 @@ def varlen_attention(
         boundaries: of the groups of queries and of keys. [B + 1] int32 each
         longest: upper bound of the lengths of the groups of queries and of keys.
         flash: whether the device has the flash kernel.
-        scale, window: see Layout.attend.
+        scale, window: see PackedLayout.attend.
 
     Returns:
         [N, heads, head_dim]

@@ -1,9 +1,10 @@
 """Build a text encoder from files: its configuration, its weights, reinitialized layers and frozen parameters."""
 
+import json
 import logging
 import pickle
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Protocol
@@ -16,14 +17,16 @@ from transformers.utils import logging as transformers_logging
 
 from container.log_once import log_detail, log_once
 from container.models.attention import ATTENTION
-from container.models.backbone_parts import (
+from container.models.encoder import (
+    MeanPooler,
+    Pooler,
+    TextEncoder,
     embedding_tables,
     encoder_layers,
     first_position,
     longest_chunk,
     word_embeddings,
 )
-from container.models.encoder import MeanPooler, Pooler, TextEncoder
 from container.models.families import FAMILIES, EncoderFamily, encoder_family
 from container.models.memory import build_if_it_fits
 from contracts.errors import ContractError, first_line
@@ -97,16 +100,22 @@ def build_encoder(
     )
 
 
-def try_out(folder: Path) -> None:
-    """Build the encoder of `folder`/config.json with random weights; run it if its family is not known.
+def main(arguments: Sequence[str]) -> int:
+    """Try out an encoder with random weights: python -m container.start container.models.backbone FOLDER NAME.
 
-    Raises:
-        ContractError: it is no text encoder, or cannot compute a record's states without those of others.
+    FOLDER contains its config.json. An encoder of an unknown family also runs. Exit code 1 means that a classifier
+    cannot use it; stdout then has the cause, in which NAME replaces FOLDER, and the fix, as a JSON list.
     """
-    config = _read_config(folder)
-    backbone = _random_backbone(config, encoder_family(config.model_type), folder)
-    if config.model_type not in FAMILIES:
-        _check_unknown_family(backbone, source=folder)
+    folder, name = Path(arguments[0]), arguments[1]
+    try:
+        config = _read_config(folder)
+        backbone = _random_backbone(config, encoder_family(config.model_type), folder)
+        if config.model_type not in FAMILIES:
+            _check_unknown_family(backbone, source=folder)
+    except ContractError as error:
+        print(json.dumps([error.cause.replace(str(folder), name), error.fix]))
+        return 1
+    return 0
 
 
 def build_word_embeddings(field: ModelTextField, files: EncoderFolders) -> nn.Embedding:
@@ -273,6 +282,7 @@ def _reinitialize_last_layers(field: ModelTextField, backbone: PreTrainedModel, 
 
 
 def _check_length(field: ModelTextField, backbone: PreTrainedModel, folder: Path, *, chosen: set[str]) -> None:
+    """Compare with the table itself: `check_positions` knows only what config.json states."""
     longest = longest_chunk(backbone)
     if longest is not None and field.max_sen_len > longest:
         key = field.source("max_sen_len", chosen)

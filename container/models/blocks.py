@@ -14,9 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from container.data.batch import PackedBatch, PackedText
-from container.models.backbone_parts import word_embeddings
 from container.models.classifier import Classifier
-from container.models.encoder import TextBranch, TextEncoder, encode_texts
+from container.models.encoder import TextBranch, TextEncoder, encode_texts, word_embeddings
 
 _Module = TypeVar("_Module", bound=nn.Module)
 

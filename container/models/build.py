@@ -17,8 +17,7 @@ from container.models.ensemble import MEMBERS, Ensemble, Network
 from container.models.experts import Experts
 from container.models.fusion import Concat, ConcatMLP, FusionHead, Gate, NormalisedGates, States, TextOnly
 from container.models.memory import build_if_it_fits
-from container.models.numeric_embedding import build_numeric_embedding
-from container.models.tabular import CategoryEmbedding, TabularBranch, TabularFields, scaled_edges
+from container.models.tabular import CategoryEmbedding, NumericEmbedding, TabularBranch, TabularFields, scaled_edges
 from container.models.word_encoders import ConvolutionalEncoder, RecurrentEncoder, WordEncoder
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_transform import NumericTransformParameters
@@ -90,7 +89,7 @@ def build_classifier(
             part="the fusion head",
             settings="hidden_common_dim, fusion_hidden_dim or num_experts",
         )
-        classifier = Classifier(branches, tabular=tabular, fusion=fusion, modality_dropout=hp.modality_dropout)
+        classifier = Classifier(branches, tabular=tabular, fusion=fusion)
     draw_faster(classifier)
     return classifier
 
@@ -103,14 +102,14 @@ def _tabular(
     numeric_transform: NumericTransformParameters,
     num_codes: Sequence[int],
 ) -> TabularBranch | TabularFields:
-    edges = scaled_edges(numeric_transform)
+    edges = None if hp.numeric_embedding == "none" else scaled_edges(numeric_transform)
     return build_if_it_fits(
         lambda: kind(
             num_numbers,
             hp.hidden_common_dim,
             transform=numeric_transform,
             dropout=hp.dropout,
-            embedding=build_numeric_embedding(hp, edges=edges, num_inputs=num_numbers),
+            embedding=None if edges is None else NumericEmbedding(edges, width=hp.numeric_embedding_dim),
             categories=CategoryEmbedding(num_codes, hp.category_embedding_dim) if num_codes else None,
         ),
         part="the tabular branch",
@@ -124,7 +123,9 @@ def load_classifier(model_dir: Path) -> Network:
     Raises:
         ContractError: a file is missing or damaged, or does not belong to the others.
     """
-    hp = _load_hyperparameters(model_dir / HYPERPARAMETERS)
+    path = model_dir / HYPERPARAMETERS
+    content = read_object(path, "Give the model/ folder of a training job, complete.")
+    hp = parse_hyperparameters(content, dict.fromkeys(content, path))
     fitted = FittedPreprocessing.load(model_dir)
     encoders = [EncoderConfigOnly(model_dir / tokenizer_folder(field.role)) for field in hp.text_fields]
     state = _read_state(model_dir / MODEL_STATE)
@@ -183,7 +184,6 @@ class EncoderConfigOnly:
 def _encoder(
     hp: Hyperparameters, field: ModelTextField, files: EncoderFolders, *, pooling: str | None
 ) -> TextEncoder | WordEncoder:
-    """Build the encoder that ModelClass.encoder names."""
     if hp.share_encoder:
         field = replace(field, max_sen_len=max(other.max_sen_len for other in hp.text_fields))
     if hp.architecture.encoder == "transformer":
@@ -204,8 +204,3 @@ def _encoder(
 def _projection(hp: Hyperparameters, encoder: TextEncoder | WordEncoder) -> nn.Module:
     dropout = 1 - hp.dropout_keep if hp.architecture.encoder == "cnn" else hp.dropout
     return nn.Sequential(nn.Dropout(dropout), nn.Linear(encoder.width, hp.hidden_common_dim))
-
-
-def _load_hyperparameters(path: Path) -> Hyperparameters:
-    content = read_object(path, "Give the model/ folder of a training job, complete.")
-    return parse_hyperparameters(content, dict.fromkeys(content, path))

@@ -8,7 +8,6 @@ from torch import Tensor, nn
 from container.data.batch import PackedBatch
 from container.models.encoder import TextBranch, encode_texts
 from container.models.fusion import FusionHead
-from container.models.modality_dropout import ModalityDropout
 from container.models.record_tokens import DenseTokens, PackedTokens
 from container.models.tabular import TabularBranch, TabularFields
 
@@ -22,7 +21,6 @@ class Classifier(nn.Module):
     Args:
         branches: text branches by role, in the order of Hyperparameters.text_fields.
         tabular: None if the model reads no number or category.
-        modality_dropout: probability that training leaves out a record's table, or one of its texts.
 
     Attributes:
         text_indices: indices of the batch's texts that `branches` read; a subset only with branch parallelism.
@@ -45,13 +43,11 @@ class Classifier(nn.Module):
         *,
         tabular: TabularBranch | TabularFields | None,
         fusion: FusionHead,
-        modality_dropout: float = 0.0,
     ) -> None:
         super().__init__()
         # ModuleDict is not generic: the cast tells type checkers its values' type.
         self.branches = cast("MutableMapping[str, TextBranch]", nn.ModuleDict(branches))
         self.tabular = tabular
-        self.modality_dropout = ModalityDropout(modality_dropout)
         self.fusion = fusion
         self.text_indices: tuple[int, ...] = tuple(range(len(branches)))
         self.exchange: Callable[[list[Tensor], PackedBatch], list[Tensor]] = _identity
@@ -75,7 +71,6 @@ class Classifier(nn.Module):
         texts = self.exchange(features, batch)
         table = None if self.tabular is None else self.tabular(batch.tabular)
         tokens = [PackedTokens.of(text) for text in batch.texts] if self._fuses_tokens else []
-        texts, table = self.modality_dropout(texts, table, tokens)
         return self.fusion(texts, table, tokens)
 
     def encode_dense(self, texts: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:

@@ -17,8 +17,7 @@ from container.models.attention import (
     change_hidden_inputs,
     compute_first_tokens_only,
 )
-from container.models.backbone_parts import encoder_layers
-from container.models.families import Split, encoder_family
+from container.models.families import EncoderFamily, Split, encoder_family
 from container.models.word_encoders import WordEncoder
 
 
@@ -105,7 +104,6 @@ class TextEncoder(nn.Module):
 
     @property
     def kind(self) -> str:
-        """Return the backbone's model_type."""
         return self.backbone.config.model_type
 
     @property
@@ -229,6 +227,12 @@ def encode_texts(branches: Sequence[TextBranch], texts: Sequence[PackedText]) ->
     return [encoded[index] for index in range(len(branches))]
 
 
+def encoder_layers_of(module: nn.Module) -> list[nn.Module]:
+    """Return the layers of all encoders in `module` whose layers are known, in order."""
+    encoders = (encoder for encoder in module.modules() if isinstance(encoder, TextEncoder))
+    return [layer for encoder in encoders for layer in encoder.layers or ()]
+
+
 def mean_over_groups(vectors: Tensor, group: Tensor, *, num_groups: int) -> Tensor:
     """Return the mean of each group's vectors, in float32 at least; no group is empty.
 
@@ -243,3 +247,51 @@ def mean_over_groups(vectors: Tensor, group: Tensor, *, num_groups: int) -> Tens
     sums = vectors.new_zeros(num_groups, vectors.shape[1]).index_add(0, group, vectors)
     counts = vectors.new_zeros(num_groups).index_add(0, group, vectors.new_ones(len(group)))
     return sums / counts[:, None]
+
+
+def encoder_layers(backbone: PreTrainedModel, family: EncoderFamily) -> nn.ModuleList | None:
+    """Return the backbone's layers in order; None if the family is not known."""
+    if family.layers is None:
+        return None
+    layers = backbone.get_submodule(family.layers)
+    assert isinstance(layers, nn.ModuleList)
+    return layers
+
+
+def word_embeddings(backbone: PreTrainedModel) -> nn.Embedding:
+    """Return the table of the backbone's word embeddings."""
+    words = backbone.get_input_embeddings()
+    assert isinstance(words, nn.Embedding)
+    return words
+
+
+def embedding_tables(backbone: PreTrainedModel) -> list[nn.Embedding]:
+    """Return the tables of the input embeddings: words, positions, token types."""
+    words = word_embeddings(backbone)
+    for child in backbone.children():
+        tables = [module for module in child.modules() if isinstance(module, nn.Embedding)]
+        if any(table is words for table in tables):
+            return tables
+    raise AssertionError("an encoder has input embeddings")
+
+
+def _position_table(backbone: PreTrainedModel) -> nn.Embedding | None:
+    """Return the learned table of absolute positions; None if positions are rotary or relative."""
+    for name, module in backbone.named_modules():
+        if name.rpartition(".")[2] == "position_embeddings" and isinstance(module, nn.Embedding):
+            return module
+    return None
+
+
+def first_position(backbone: PreTrainedModel) -> int:
+    """Return a first token's row in the position table: 0, or after the padding row (RoBERTa and variants)."""
+    table = _position_table(backbone)
+    return 0 if table is None or table.padding_idx is None else table.padding_idx + 1
+
+
+def longest_chunk(backbone: PreTrainedModel) -> int | None:
+    """Return the number of tokens that the encoder has positions for; None if its config sets no limit."""
+    table = _position_table(backbone)
+    if table is not None:
+        return table.num_embeddings - first_position(backbone)
+    return getattr(backbone.config, "max_position_embeddings", None)

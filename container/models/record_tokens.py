@@ -15,11 +15,6 @@ from container.models.encoder import mean_over_groups
 class RecordTokens(Protocol):
     """Describe the layout of the tokens of B records: packed [N, H], or dense [B, T, H] (for an exported graph)."""
 
-    @property
-    def num_records(self) -> int:
-        """Return B."""
-        ...
-
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, keys: Self, heads: int) -> Tensor:
         """Attend from every token of `query` to the tokens of the same record in `key`.
 
@@ -34,10 +29,6 @@ class RecordTokens(Protocol):
 
     def mean(self, tokens: Tensor) -> Tensor:
         """Return the mean of each record's tokens. [B, H]"""
-        ...
-
-    def spread(self, records: Tensor) -> Tensor:
-        """Repeat the value of each record [B, 1] for each of its tokens. [.., 1]"""
         ...
 
     def of_fields(self, fields: Tensor) -> tuple[Tensor, Self]:
@@ -56,10 +47,6 @@ class PackedTokens:
 
     lengths: tuple[int, ...]
     boundaries: Tensor
-
-    @property
-    def num_records(self) -> int:
-        return len(self.lengths)
 
     @classmethod
     def of(cls, text: PackedText) -> "PackedTokens":
@@ -91,14 +78,8 @@ class PackedTokens:
         return torch.cat(contexts).flatten(1)
 
     def mean(self, tokens: Tensor) -> Tensor:
-        return mean_over_groups(tokens, self._record(), num_groups=self.num_records)
-
-    def spread(self, records: Tensor) -> Tensor:
-        return records[self._record()]
-
-    def _record(self) -> Tensor:
-        """Return the record number of each token. [N]"""
-        return torch.repeat_interleave(self.boundaries.diff(), output_size=sum(self.lengths))
+        record = torch.repeat_interleave(self.boundaries.diff(), output_size=sum(self.lengths))  # [N]
+        return mean_over_groups(tokens, record, num_groups=len(self.lengths))
 
     def of_fields(self, fields: Tensor) -> tuple[Tensor, "PackedTokens"]:
         return fields.flatten(0, 1), self._of_lengths((fields.shape[1],) * len(fields), fields.device)
@@ -113,13 +94,6 @@ class DenseTokens:
     """
 
     mask: Tensor
-
-    @property
-    def num_records(self) -> int:
-        return len(self.mask)
-
-    def spread(self, records: Tensor) -> Tensor:
-        return records[:, None].expand(-1, self.mask.shape[1], -1)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, keys: "DenseTokens", heads: int) -> Tensor:
         q, k, v = (tensor.unflatten(-1, (heads, -1)).transpose(1, 2) for tensor in (query, key, value))

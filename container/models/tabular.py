@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from container.models.numeric_embedding import NumericEmbedding
 from container.preprocessing.numeric_transform import NumericTransformParameters
 
 # LayerNorm keeps n - 2 degrees of freedom of n numbers: none of one, and of two only which is larger.
@@ -73,6 +72,57 @@ def scaled_edges(transform: NumericTransformParameters) -> Tensor | None:
     longest = max(2, *map(len, transform.bins))
     filled = [[*column, *(longest - len(column)) * column[-1:]] for column in transform.bins]
     return NumericTransform(transform)(torch.tensor(filled, dtype=torch.float32).T).T
+
+
+class PiecewiseLinear(nn.Module):
+    """Encode a number by its position in each bin of its column: 0 below, 1 above, linear inside (equation 1).
+
+    Numbers outside the range of train are clipped to it, as in a tree. The paper extrapolates linearly instead, with
+    the slope of a bin that can be very narrow. Columns with fewer bins are padded with bins of width 0, which are
+    always 0.
+
+    Args:
+        edges: ascending in each column. [n, T + 1]
+    """
+
+    low: Tensor
+    slope: Tensor
+
+    def __init__(self, edges: Tensor) -> None:
+        super().__init__()
+        low, high = edges[:, :-1], edges[:, 1:]  # [n, T]
+        self.register_buffer("low", low.clone())
+        self.register_buffer("slope", torch.where(high > low, 1 / torch.where(high > low, high - low, 1), 0))
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[B, n] -> [B, n, T]"""
+        return ((inputs[:, :, None] - self.low) * self.slope).clamp(0, 1)
+
+
+class NumericEmbedding(nn.Module):
+    """PiecewiseLinear -> one Linear per column, to d -> ReLU.
+
+    This is Q-LR of Gorishniy et al. 2022, "On Embeddings for Numerical Features in Tabular Deep Learning".
+
+    Args:
+        edges: of bins, scaled like the inputs. [n, T + 1]
+        width: d.
+    """
+
+    def __init__(self, edges: Tensor, *, width: int) -> None:
+        super().__init__()
+        self.width = width
+        self.encoding = PiecewiseLinear(edges)
+        num_inputs, bins = self.encoding.low.shape
+        bound = 1 / math.sqrt(bins)  # as nn.Linear
+        self.weight = nn.Parameter(torch.empty(num_inputs, bins, width).uniform_(-bound, bound))
+        self.bias = nn.Parameter(torch.empty(num_inputs * width).uniform_(-bound, bound))  # 1-D: no weight decay
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """[B, n] -> [B, n, d]"""
+        encoded = self.encoding(inputs)[:, :, None]  # [B, n, 1, T]
+        embedded = torch.matmul(encoded, self.weight)[:, :, 0]  # [B, n, d]
+        return torch.relu(embedded + self.bias.view(-1, self.width))
 
 
 class CategoryEmbedding(nn.Module):

@@ -1,5 +1,7 @@
 """Branch parallelism: each rank runs one text's encoder; ranks exchange features, and all run the fusion head."""
 
+from functools import partial
+
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
@@ -24,24 +26,18 @@ def split_branches(model: Classifier, group: dist.ProcessGroup) -> None:
         if role != roles[rank]:
             del model.branches[role]
     model.text_indices = (rank,)
-    model.exchange = FeatureExchange(group, per_token=model.branches[roles[rank]].per_token)
+    model.exchange = partial(_exchange, group=group, per_token=model.branches[roles[rank]].per_token)
 
 
-class FeatureExchange:
+def _exchange(features: list[Tensor], batch: PackedBatch, *, group: dist.ProcessGroup, per_token: bool) -> list[Tensor]:
     """[features of this rank's text] -> features of all texts, [B, H] or [N, H] each, on every rank."""
-
-    def __init__(self, group: dist.ProcessGroup, *, per_token: bool) -> None:
-        self._group = group
-        self._per_token = per_token
-
-    def __call__(self, features: list[Tensor], batch: PackedBatch) -> list[Tensor]:
-        (local,) = features
-        rows = [len(text.tokens) if self._per_token else len(batch.rows) for text in batch.texts]
-        if torch.is_grad_enabled():
-            # The ranks' encoders drew different amounts of dropout; the fusion head must draw the same masks on all.
-            torch.manual_seed(hash((torch.initial_seed(), 1)) & 0x7FFF_FFFF_FFFF_FFFF)
-        padded = F.pad(local, (0, 0, 0, max(rows) - len(local)))  # all_gather needs one shape on all ranks
-        return [tensor[:count] for tensor, count in zip(_Exchange.apply(padded, self._group), rows, strict=True)]
+    (local,) = features
+    rows = [len(text.tokens) if per_token else len(batch.rows) for text in batch.texts]
+    if torch.is_grad_enabled():
+        # The ranks' encoders drew different amounts of dropout; the fusion head must draw the same masks on all.
+        torch.manual_seed(hash((torch.initial_seed(), 1)) & 0x7FFF_FFFF_FFFF_FFFF)
+    padded = F.pad(local, (0, 0, 0, max(rows) - len(local)))  # all_gather needs one shape on all ranks
+    return [tensor[:count] for tensor, count in zip(_Exchange.apply(padded, group), rows, strict=True)]
 
 
 class _Exchange(torch.autograd.Function):

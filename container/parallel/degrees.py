@@ -1,13 +1,12 @@
 """Resolve, check and print the parallel degrees: the size of each mesh axis."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields
-from itertools import islice
 
+from contracts.consistency import check_parallelism
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
-from contracts.parallel_consistency import check_parallelism
 
 # A strategy sets this axis to the remaining number of processes, unless its size is given.
 _AXIS_OF = {"ddp": "dp_replicate", "fsdp": "dp_shard", "tp": "tp", "pp": "pp", "branch": "branch"}
@@ -22,7 +21,6 @@ _WORDS = {
     "tp": "slices of each layer (tp)",
 }
 _TEXTS = 2  # of the model classes that branch parallelism can split
-_SUGGESTIONS = 3
 
 
 @dataclass(frozen=True)
@@ -94,14 +92,6 @@ MODEL_AXES = tuple(axis for axis in AXES if axis not in DATA_AXES)
 
 
 def _resolve(hp: Hyperparameters, world_size: int, per_host: int) -> ParallelDegrees:
-    degrees = _solve(hp, world_size, per_host)
-    if degrees is None:
-        raise _product_error(hp, _requested_sizes(hp, world_size, per_host), world_size=world_size)
-    return degrees
-
-
-def _solve(hp: Hyperparameters, world_size: int, per_host: int) -> ParallelDegrees | None:
-    """Return the degrees; None if the product of the sizes is not `world_size`."""
     sizes = _requested_sizes(hp, world_size, per_host)
     open_axes = [axis for axis, size in sizes.items() if size == -1]
     if len(open_axes) > 1:
@@ -113,7 +103,7 @@ def _solve(hp: Hyperparameters, world_size: int, per_host: int) -> ParallelDegre
     _check_branch(hp, sizes["branch"], f"{_shown(sizes)}; WORLD_SIZE={world_size}")
     product = math.prod(size for size in sizes.values() if size != -1)
     if (world_size % product if open_axes else world_size != product) != 0:
-        return None
+        raise _product_error(sizes, world_size=world_size)
     return ParallelDegrees(**{axis: world_size // product if size == -1 else size for axis, size in sizes.items()})
 
 
@@ -187,57 +177,19 @@ def _hsdp_sizes(given: Mapping[str, int], world_size: int, per_host: int) -> dic
     )
 
 
-def _product_error(hp: Hyperparameters, sizes: Mapping[str, int], *, world_size: int) -> ContractError:
+def _product_error(sizes: Mapping[str, int], *, world_size: int) -> ContractError:
     product = math.prod(size for size in sizes.values() if size != -1)
     is_open = -1 in sizes.values()
     above_1 = [axis for axis, size in sizes.items() if size > 1] or ["dp_replicate"]
     needs = f"need a multiple of {product}" if is_open else f"multiply to {product}"
     below = world_size // product * product
-    worlds = [
-        str(world) for world in ((below, below + product) if is_open else (product,)) if world and _works(hp, world)
-    ]
-    free = [axis for axis in AXES if sizes[axis] > 1 or (sizes[axis] == 1 and axis == "dp_replicate" and not is_open)]
-    nearest = sorted(_factorizations({axis: sizes[axis] for axis in free}, world_size, exact=not is_open))
-    working = (factors for _, factors in nearest if _works(hp, world_size, factors))
-    suggestions = [f"make nproc_per_node x hosts {' or '.join(worlds)}"] if worlds else []
-    for factors in islice(working, _SUGGESTIONS):
-        suggestions.append("set " + ", ".join(f"{axis}_size={size}" for axis, size in factors))
-    fix = "; or ".join(suggestions)
+    worlds = [str(world) for world in ((below, below + product) if is_open else (product,)) if world]
     return ContractError(
         f"{_settings(above_1)}: the degrees {_shown(sizes)} {needs}, but there are {world_size} "
         f"processes (WORLD_SIZE={world_size})",
-        f"{fix[:1].upper()}{fix[1:]}.",
+        f"Make nproc_per_node x hosts {' or '.join(worlds)}; or set sizes whose product is {world_size}, or divides it "
+        "if one of them is -1, which takes the remaining processes.",
     )
-
-
-def _factorizations(
-    wanted: Mapping[str, int], world_size: int, *, exact: bool
-) -> Iterator[tuple[float, tuple[tuple[str, int], ...]]]:
-    """Yield sizes of the `wanted` axes whose product divides `world_size`, or equals it if `exact`.
-
-    Each comes with its distance from the wanted sizes, in doublings.
-    """
-    if not wanted:
-        if not exact or world_size == 1:
-            yield 0.0, ()
-        return
-    (axis, size), *others = wanted.items()
-    for candidate in range(1, world_size + 1):
-        if world_size % candidate == 0:
-            distance = abs(math.log2(candidate / size))
-            for further, factors in _factorizations(dict(others), world_size // candidate, exact=exact):
-                yield distance + further, ((axis, candidate), *factors)
-
-
-def _works(hp: Hyperparameters, world_size: int, sizes: tuple[tuple[str, int], ...] = ()) -> bool:
-    try:
-        sizes_given = {f"{axis}_size": size for axis, size in sizes}
-        changed = Hyperparameters(**{**hp.model_dump(exclude_unset=True), **sizes_given})
-        degrees = _solve(changed, world_size, per_host=world_size)
-        # A size that is its default does not count as given: the strategy's axis would take all remaining processes.
-        return degrees is not None and all(getattr(degrees, axis) == size for axis, size in sizes)
-    except ContractError:
-        return False
 
 
 def _settings(axes: Iterable[str]) -> str:

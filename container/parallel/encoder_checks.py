@@ -53,7 +53,6 @@ class EncoderShape:
 
     @property
     def heads(self) -> int:
-        """Return the number of attention heads in each layer."""
         return config_value(self.config, "num_attention_heads")
 
     @property
@@ -102,7 +101,7 @@ def _try_out(name: str, config: str) -> None:
     """
     with tempfile.TemporaryDirectory(prefix="encoder-") as folder:
         Path(folder, "config.json").write_text(config)
-        command = [sys.executable, *start_command("container.models.try_out", folder, f"tokenizer: {name}")]
+        command = [sys.executable, *start_command("container.models.backbone", folder, f"tokenizer: {name}")]
         ended = subprocess.run(command, capture_output=True, text=True, check=False)
     if ended.returncode == 1 and ended.stdout:
         raise ContractError(*json.loads(ended.stdout.splitlines()[-1]))
@@ -152,7 +151,7 @@ def encoder_config(paths: JobPaths, hp: Hyperparameters, field: ModelTextField) 
             max_sen_len=field.max_sen_len,
             setting=field.source("max_sen_len", hp.model_fields_set),
         )
-    folder = find_encoder(field.tokenizer, paths).folder
+    folder = find_encoder(field.tokenizer, paths)
     assert folder is not None, "only from_scratch has no folder"
     return with_overrides(read_config(folder), hp.encoder_config)
 
@@ -176,28 +175,6 @@ def check_against_model(degrees: ParallelDegrees, hp: Hyperparameters, encoders:
     _check_reinitialized(hp, encoders)
 
 
-def check_family(encoder: str, *, model_type: str, sequence_parallel: bool) -> None:
-    """Raise ContractError if tensor parallelism, or sequence parallelism if set, does not support the family.
-
-    Args:
-        encoder: a description of the encoder for the message.
-    """
-    family = encoder_family(model_type)
-    if not family.tensor_plan:
-        raise ContractError(
-            f"tp_size: is above 1, but tensor parallelism cannot split {encoder}, of model_type {model_type!r}",
-            "Leave tp_size out and use dp_shard_size (fsdp) or pp_size (pipeline) instead, or use an encoder of one of "
-            f"these families: {', '.join(tensor_parallel_families())}.",
-        )
-    if sequence_parallel and not family.sequence_parallel:
-        raise ContractError(
-            f"sequence_parallel: is true, but the layers of {encoder}, of model_type {model_type!r}, cannot be split "
-            "by tokens",
-            "Leave sequence_parallel out, or use an encoder of one of these families: "
-            f"{', '.join(tensor_parallel_families(sequence_parallel=True))}.",
-        )
-
-
 def _check_own_layers(encoder: EncoderShape, setting: str, fix: str) -> None:
     family = encoder_family(encoder.model_type)
     if not family.has_own_layers:
@@ -208,26 +185,12 @@ def _check_own_layers(encoder: EncoderShape, setting: str, fix: str) -> None:
         )
 
 
-def _reinitialized(hp: Hyperparameters) -> dict[str, tuple[str, int]]:
-    """Return the reinit_layers above 0 that were set for pretrained encoders: name and value, by the text's role.
-
-    A default counts for nothing: it is not applied to an encoder without so many layers of its own.
-    """
-    chosen = hp.model_fields_set
-    sources = {field.role: field.source("reinit_layers", chosen) for field in hp.text_fields}
-    return {
-        field.role: (sources[field.role], field.reinit_layers)
-        for field in hp.text_fields
-        if field.reinit_layers and field.tokenizer != FROM_SCRATCH and sources[field.role] in chosen
-    }
-
-
 def _check_reinitialized(hp: Hyperparameters, encoders: list[EncoderShape]) -> None:
-    reinitialized = _reinitialized(hp)
-    for encoder in encoders:
-        if encoder.role not in reinitialized:
+    for field, encoder in zip(hp.text_fields, encoders, strict=True):
+        name, count = field.source("reinit_layers", hp.model_fields_set), field.reinit_layers
+        # A default counts for nothing: it is not applied to an encoder without so many layers of its own.
+        if not count or field.tokenizer == FROM_SCRATCH or name not in hp.model_fields_set:
             continue
-        name, count = reinitialized[encoder.role]
         _check_own_layers(encoder, f"{name}: is {count}", f"Set {name} to 0")
         if count > encoder.layers:
             raise ContractError(
@@ -238,11 +201,20 @@ def _check_reinitialized(hp: Hyperparameters, encoders: list[EncoderShape]) -> N
 
 def _check_slices(degrees: ParallelDegrees, hp: Hyperparameters, encoders: list[EncoderShape]) -> None:
     for encoder in encoders:
-        check_family(
-            f"{encoder.role}'s encoder {encoder.name!r}",
-            model_type=encoder.model_type,
-            sequence_parallel=hp.sequence_parallel,
-        )
+        family = encoder_family(encoder.model_type)
+        described = f"{encoder.role}'s encoder {encoder.name!r}, of model_type {encoder.model_type!r}"
+        if not family.tensor_plan:
+            raise ContractError(
+                f"tp_size: is above 1, but tensor parallelism cannot split {described}",
+                "Leave tp_size out and use dp_shard_size (fsdp) or pp_size (pipeline) instead, or use an encoder of "
+                f"one of these families: {', '.join(tensor_parallel_families())}.",
+            )
+        if hp.sequence_parallel and not family.sequence_parallel:
+            raise ContractError(
+                f"sequence_parallel: is true, but the layers of {described}, cannot be split by tokens",
+                "Leave sequence_parallel out, or use an encoder of one of these families: "
+                f"{', '.join(tensor_parallel_families(sequence_parallel=True))}.",
+            )
     common_divisor = math.gcd(*(size for encoder in encoders for size in (encoder.heads, encoder.intermediate)))
     for encoder in encoders:
         for size, units in (

@@ -3,7 +3,6 @@
 import contextlib
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -12,14 +11,13 @@ from torch.distributed.tensor import DTensor
 from container.data.batch import PackedBatch
 from container.models.classifier import Classifier
 from container.parallel.mesh import RankMesh
-from container.parallel.replication import DataParallel
 from container.parallel.sharding import reshard
 
 Objective = Callable[[Tensor, PackedBatch], Tensor]
 Autocast = Callable[[], contextlib.AbstractContextManager]
 
 
-class Execution(Protocol):
+class Execution:
     """Runs steps of a model over the mesh.
 
     Attributes:
@@ -27,9 +25,12 @@ class Execution(Protocol):
         num_microbatches: the number of microbatches in one pass.
     """
 
-    module: Classifier
-    ranks: RankMesh
-    num_microbatches: int
+    num_microbatches = 1
+
+    def __init__(self, module: Classifier, ranks: RankMesh) -> None:
+        self.module = module
+        self.ranks = ranks
+        self._gradients = Gradients(module, ranks)
 
     def forward_backward(
         self,
@@ -50,32 +51,45 @@ class Execution(Protocol):
         Returns:
             This rank's part of the loss, 0 if it has none or only a copy; the sum over all ranks is the loss.
         """
-        ...
+        raise NotImplementedError
 
     def predict(self, microbatches: Sequence[PackedBatch]) -> list[Tensor] | None:
         """Return the logits of each microbatch, [B, K] float32; None on a rank that has none or only a copy."""
-        ...
+        raise NotImplementedError
 
     def clip_grad_norm(self, max_norm: float, *, loss_scale: float = 1.0) -> float:
         """Divide gradients by `loss_scale`, clip their global norm to `max_norm`; return the norm before clipping."""
-        ...
+        return self._gradients.clip(max_norm, loss_scale=loss_scale)
 
     def reshard(self) -> None:
         """Free gathered parameters. Call this after weights were changed in place outside a training step."""
-        ...
+        reshard(self.module)
 
 
-class DirectExecution:
-    """Runs the whole step on every rank: replicas, shards, tensor slices, branches."""
+class DirectExecution(Execution):
+    """Runs the whole step on every rank: replicas, shards, tensor slices, branches.
 
-    num_microbatches = 1
+    Args:
+        forward: the module that a training step calls: `module`, or its replica.
+        loss_factor: factor of each rank's loss that makes the reduced gradients the SUM over ranks.
+        no_sync: a context in which a backward pass accumulates gradients, without some or all communication.
+    """
 
-    def __init__(self, module: Classifier, ranks: RankMesh, *, data_parallel: DataParallel, autocast: Autocast) -> None:
-        self.module = module
-        self.ranks = ranks
-        self._data_parallel = data_parallel
+    def __init__(
+        self,
+        module: Classifier,
+        ranks: RankMesh,
+        *,
+        forward: nn.Module,
+        loss_factor: float,
+        no_sync: Callable[[], contextlib.AbstractContextManager],
+        autocast: Autocast,
+    ) -> None:
+        super().__init__(module, ranks)
+        self._forward = forward
+        self._loss_factor = loss_factor
+        self._no_sync = no_sync
         self._autocast = autocast
-        self._gradients = Gradients(module, ranks)
 
     def forward_backward(
         self,
@@ -85,37 +99,24 @@ class DirectExecution:
         normaliser: Tensor,
         scale_loss: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        """See Execution.forward_backward."""
         loss_sum = torch.zeros((), device=self.ranks.device)
         for i, batch in enumerate(microbatches):
             last = i == len(microbatches) - 1
-            with contextlib.nullcontext() if last else self._data_parallel.no_sync():
+            with contextlib.nullcontext() if last else self._no_sync():
                 with self._autocast():
-                    logits = self._data_parallel.forward(batch)
+                    logits = self._forward(batch)
                 loss = objective(at_least_float32(logits), batch) / normaliser
-                scale_loss(loss * self._data_parallel.loss_factor).backward()
+                scale_loss(loss * self._loss_factor).backward()
             loss_sum += loss.detach().to(loss_sum.dtype)
         return loss_sum if self.ranks.is_data_leader else loss_sum.zero_()
 
     @torch.no_grad()
     def predict(self, microbatches: Sequence[PackedBatch]) -> list[Tensor] | None:
-        """See Execution.predict."""
         logits = []
         for batch in microbatches:
             with self._autocast():
                 logits.append(at_least_float32(self.module(batch)))
         return logits if self.ranks.is_data_leader else None
-
-    def clip_grad_norm(self, max_norm: float, *, loss_scale: float = 1.0) -> float:
-        """See Execution.clip_grad_norm."""
-        norm = self._gradients.clip(max_norm, loss_scale=loss_scale)
-        if not math.isfinite(norm):
-            self._data_parallel.reset_compression()  # error feedback would make every later step non-finite
-        return norm
-
-    def reshard(self) -> None:
-        """See Execution.reshard."""
-        reshard(self.module)
 
 
 class Gradients:

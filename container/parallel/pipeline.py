@@ -27,10 +27,11 @@ from container.log_once import log_once
 from container.models.blocks import Carry, flatten, restrict
 from container.models.classifier import Classifier
 from container.parallel.degrees import MODEL_AXES
-from container.parallel.execution import Autocast, Gradients, Objective
+from container.parallel.execution import Autocast, Execution, Objective
 from container.parallel.mesh import RankMesh
 from container.parallel.sharding import reshard
 from container.parallel.stages import Budget, Stage, plan_stages, real_rows, stage_table
+from contracts.consistency import microbatches_of
 from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
@@ -112,7 +113,7 @@ class _ConnectedStage(PipelineStage):
         return [op for op in super()._get_init_p2p_neighbors_ops() if op.group_peer != self.group_rank]
 
 
-class PipelineExecution:
+class PipelineExecution(Execution):
     """Runs steps through a pipeline of stages, `num_microbatches` microbatches in each pass.
 
     Args:
@@ -133,15 +134,13 @@ class PipelineExecution:
         rank_of: Sequence[int],
         dtype: torch.dtype,
     ) -> None:
-        self.module = module
-        self.ranks = ranks
-        self.num_microbatches = hp.num_microbatches
+        super().__init__(module, ranks)
+        self.num_microbatches = microbatches_of(hp, ranks.size("pp"))
         self._num_classes = hp.num_classes
         self._schedule = schedule
         self._stages = stages
         self._rank_of = rank_of
         self._dtype = dtype
-        self._gradients = Gradients(module, ranks)
         self._budget: Budget | None = None
         self._runner: Any = None
         self._microbatch_loss: Callable[[Tensor, Tensor], Tensor]
@@ -158,7 +157,6 @@ class PipelineExecution:
         normaliser: Tensor,
         scale_loss: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        """See Execution.forward_backward."""
         assert len(microbatches) % self.num_microbatches == 0, "the loop gives whole passes"
         loss_sum = torch.zeros((), device=self.ranks.device)
 
@@ -212,12 +210,7 @@ class PipelineExecution:
             work.wait()
         return outputs if self._has_result else None
 
-    def clip_grad_norm(self, max_norm: float, *, loss_scale: float = 1.0) -> float:
-        """See Execution.clip_grad_norm."""
-        return self._gradients.clip(max_norm, loss_scale=loss_scale)
-
     def reshard(self) -> None:
-        """See Execution.reshard."""
         for stage in self._stages:
             reshard(stage)
 

@@ -8,9 +8,8 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
-from container.models.encoder import TextEncoder
+from container.models.encoder import TextEncoder, encoder_layers_of
 from container.parallel.degrees import DATA_AXES
-from container.parallel.layer_wrapping import encoder_layers_of
 from container.parallel.mesh import RankMesh
 from contracts.hyperparameters import Hyperparameters
 

@@ -38,7 +38,6 @@ class StagePlan:
 
     @property
     def parameters(self) -> int:
-        """Return the number of parameters."""
         return sum(parameter.numel() for block in self.blocks for m in block.modules for parameter in m.parameters())
 
     @property

@@ -15,11 +15,9 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import Replicate, Shard
 
-from container.models.backbone_parts import encoder_layers, word_embeddings
 from container.models.classifier import Classifier
-from container.models.encoder import TextEncoder
+from container.models.encoder import TextEncoder, encoder_layers, word_embeddings
 from container.models.families import Split, encoder_family
-from container.parallel.encoder_checks import check_family
 from container.parallel.sequence import SlicedTokens
 from container.parallel.tensor_modules import prepare_input, split_column_wise, split_embedding, split_row_wise
 
@@ -35,18 +33,13 @@ def apply_tensor_parallel(model: Classifier, mesh: DeviceMesh, *, sequence_paral
             sharding.
         mesh: one axis, "tp", whose size divides heads and feed-forward columns (container/parallel/encoder_checks.py).
         sequence_parallel: between the split matrices of a layer, each rank computes a slice of the tokens.
-
-    Raises:
-        ContractError: the family of an encoder has no plan.
     """
-    encoders = {role: branch.encoder for role, branch in model.branches.items()}
-    for role, encoder in encoders.items():
-        check_family(f"the encoder of {role}", model_type=encoder.kind, sequence_parallel=sequence_parallel)
-    for encoder in dict.fromkeys(encoders.values()):  # texts may share an encoder
+    encoders = dict.fromkeys(branch.encoder for branch in model.branches.values())  # texts may share one
+    for encoder in encoders:
         assert isinstance(encoder, TextEncoder), "other encoders are not in the table of families"
         _split_encoder(encoder, mesh, sequence_parallel=sequence_parallel)
     heads = [*model.branches.values(), model.tabular, model.fusion]
-    backbones = {module for encoder in encoders.values() for module in encoder.backbone.modules()}
+    backbones = {module for encoder in encoders for module in encoder.backbone.modules()}
     for linear in dict.fromkeys(module for head in heads if head is not None for module in head.modules()):
         if isinstance(linear, nn.Linear) and linear not in backbones and linear.out_features % mesh.size() == 0:
             split_column_wise(linear, mesh, outside=Replicate(), whole=True)
@@ -63,6 +56,7 @@ def _split_encoder(encoder: TextEncoder, mesh: DeviceMesh, *, sequence_parallel:
     layers = encoder_layers(backbone, family)
     assert layers is not None
     assert family.layers is not None
+    assert family.tensor_plan, "checked with the degrees"
     for layer in layers:
         _split_layer(layer, family.tensor_plan, mesh, tokens)
     if tokens is not None:

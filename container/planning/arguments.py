@@ -1,38 +1,14 @@
 """Declare the command line of plan, without imports that take time."""
 
 import argparse
-from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-
-@dataclass(frozen=True)
-class PlanOptions:
-    """The command line of plan.
-
-    Attributes:
-        instances: names; all of the catalogue without one.
-        hosts: instances of each option.
-        budget: dollars on demand.
-        rows, tokens: see read_workload.
-        global_batch: records of a step; by default, those of one process with the job's settings.
-    """
-
-    hyperparameters: Path | None = None
-    rows: int | None = None
-    tokens: Sequence[float] = ()
-    instances: Sequence[str] = ()
-    hosts: int = 1
-    budget: float | None = None
-    hours: float | None = None
-    global_batch: int | None = None
-    catalogue: Path | None = None
-    calibrate: bool = False
+HERE = Path("this machine")  # of --calibrate without a file
 
 
 def add_plan_arguments(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of `plan`; their names are those of PlanOptions."""
+    """Add the arguments of `plan`."""
     about = "the job's settings, instead of those in the folder"
     command.add_argument("--hyperparameters", type=Path, metavar="FILE", help=about)
     about = "rows of train (default: those of the files)"
@@ -54,8 +30,11 @@ def add_plan_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--global-batch", type=_positive(int), help=about, metavar="N")
     about = "a file whose instances and prices replace those of the catalogue"
     command.add_argument("--catalogue", type=Path, metavar="FILE", help=about)
-    about = "take 20 steps on this machine, and scale the estimates for machines like it"
-    command.add_argument("--calibrate", action="store_true", help=about)
+    command.add_argument(
+        "--calibrate", type=Path, nargs="?", const=HERE, metavar="FILE",
+        help="take 20 steps on this machine, and scale the estimates for machines like it; or read results.json of "
+        "`make gpu-check`, and scale those for machines with its GPU",
+    )  # fmt: skip
 
 
 def _positive(kind: type[int] | type[float]) -> Any:

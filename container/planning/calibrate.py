@@ -1,60 +1,89 @@
-"""Measure training steps of the job on this machine, to scale the estimates for machines like it."""
+"""Take measurements of the machine at hand, or of a GPU's check, to scale the estimates for machines like it."""
 
+import math
 import os
 import statistics
 import time
+from pathlib import Path
 
 import torch
 
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.parallelize import parallelize
+from container.planning.arguments import HERE
 from container.planning.catalogue import Catalogue, Instance
 from container.planning.memory import GIB, fake_ranks
-from container.planning.speed import Speed, work_of
+from container.planning.speed import Measurements, Speed, work_of
 from container.planning.workload import Workload
 from container.processes import available_cores
 from container.training.objective import WeightedCrossEntropy
 from container.training.optimizer import build_optimizer
 from container.training.precision import precision_of
+from contracts.input_files import expected_content, read_object
 
-THIS_MACHINE = "this machine"
 _STEPS, _WARMUP = 20, 5
 _MOST_SECONDS = 60.0
 _VCPU_GFLOPS = 85  # as of c7a in the catalogue; the measurement corrects it
+_FIX = "Give results.json of `make gpu-check`, which ran on a GPU."
+
+Calibration = tuple[list[Instance], dict[str, Measurements]]
 
 
-def calibrated(work: Workload, catalogue: Catalogue) -> tuple[Instance | None, dict[str, Speed]]:
+def calibrated(work: Workload, catalogue: Catalogue) -> Calibration:
     """Take up to 20 steps of one process.
 
     Returns:
-        On a machine without GPUs, an instance that describes it; and the measured speed of each instance like it.
+        On a machine without GPUs, an instance that describes it; and the measurements of each instance like it.
     """
     on_gpu = torch.cuda.is_available()
-    hp = work.hp
-    half = precision_of(hp, torch.device("cuda" if on_gpu else "cpu")) != torch.float32
+    added: list[Instance] = []
     if on_gpu:
-        gpu = catalogue.of_gpu(torch.cuda.get_device_properties(0).total_memory / GIB)
-        alike, local = [each for each in catalogue.instances.values() if each.gpu == gpu], None
+        alike = catalogue.with_gpu(torch.cuda.get_device_properties(0).total_memory / GIB)
     else:
         ram = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GIB
-        local = Instance(THIS_MACHINE, None, 0, 0, 0, available_cores(), round(ram, 1), 0.0, _VCPU_GFLOPS)
-        alike = [local]
-    expected = Speed.of(alike[0], catalogue.measurements, half=half)
-    seconds = _step_seconds(work)
-    ratio = seconds / sum(expected.of_pass(work_of(work).times(hp.batch_size)).values())
-    measurements = catalogue.measurements
-    found = {each.name: Speed.of(each, measurements, half=half).scaled(ratio) for each in alike}
-    return local, found
+        alike = added = [
+            Instance(
+                name=str(HERE), gpu=None, gpus=0, link_gb=0, network_gbit=0, vcpu=available_cores(),
+                ram_gib=round(ram, 1), ec2_dollars=0, markup=1, vcpu_gflops=_VCPU_GFLOPS,
+            )
+        ]  # fmt: skip
+    key, measurements = "half" if on_gpu else "cpu", catalogue.measurements
+    half = precision_of(work.hp, torch.device("cuda" if on_gpu else "cpu")) != torch.float32
+    expected = Speed.of(alike[0], measurements, half=half).of_pass(work_of(work).times(work.hp.batch_size))
+    found = {**measurements[key], "measured": _step_seconds(work) / sum(expected.values())}
+    return added, {each.name: {key: found} for each in alike}
+
+
+def from_check(catalogue: Catalogue, file: Path) -> Calibration:
+    """Return the measurements of instances with the GPU on which `make gpu-check` wrote `file`.
+
+    Raises:
+        ContractError: the file has no results of a GPU.
+    """
+    content = read_object(file, _FIX)
+    with expected_content(file, _FIX):
+        figures = content["steps"]["facts"]["findings"]["figures"]
+        alike = catalogue.with_gpu(figures["gpu"]["memory_gib"])
+        gpu = alike[0].gpu
+        assert gpu is not None, "it has one"
+        shares = {
+            "product_share": figures["product_tflops"] / gpu.half_tflops,
+            "bandwidth_share": figures["copy_gb_per_s"] / gpu.bandwidth_gb,
+        }
+        if not all(0 < share < math.inf for share in shares.values()):
+            raise ValueError("a rate is not above 0")
+    return [], {each.name: {"half": {**catalogue.measurements["half"], **shares}} for each in alike}
 
 
 def _step_seconds(work: Workload) -> float:
     """Return the median time of an optimizer step of batch_size records in this process."""
     torch.set_num_threads(available_cores())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    hp = work.with_settings({"strategy": "auto", "accumulate_grad_batches": 1})
+    work = work.changed({"strategy": "auto", "accumulate_grad_batches": 1})
+    hp = work.hp
     times: list[float] = []
     with fake_ranks(ParallelDegrees(), device) as ranks:
-        execution = parallelize(work.build(hp).train(), ranks, hp, precision=precision_of(hp, device))
+        execution = parallelize(work.build().train(), ranks, hp, precision=precision_of(hp, device))
         optimizer = build_optimizer(hp, execution.module)
         objective = WeightedCrossEntropy([1.0] * hp.num_classes, device)
         batch = work.batch(hp.batch_size, margin=0).to(device)

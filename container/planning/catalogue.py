@@ -3,22 +3,31 @@
 import difflib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from contracts.errors import ContractError
-from contracts.input_files import read_object
+from pydantic import BaseModel, ConfigDict, Field
+
+from contracts.errors import ContractError, shown
+from contracts.input_files import checked, read_object
 
 _FILE = Path(__file__).with_name("catalogue.json")
+_FORM = (
+    'Write {"instances": {"ml.NAME": {...}}, "gpus": {...}, "prices": {...}} as in container/planning/catalogue.json.'
+)
 _IMAGE_CAPABILITY = 7.5  # CUDA 13 of the image has no code for older GPUs (docs/image.md)
 _BFLOAT16_CAPABILITY = 8.0
 _NEAREST = 3
 
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
-@dataclass(frozen=True)
-class Gpu:
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Gpu(_Entry):
     """A GPU.
 
     Attributes:
@@ -28,11 +37,11 @@ class Gpu:
     """
 
     name: str
-    capability: float
-    memory_gib: float
-    half_tflops: float
-    float32_tflops: float
-    bandwidth_gb: float
+    capability: Positive
+    memory_gib: Positive
+    half_tflops: Positive
+    float32_tflops: Positive
+    bandwidth_gb: Positive
 
     @property
     def has_bfloat16(self) -> bool:
@@ -44,27 +53,33 @@ class Gpu:
         return self.capability >= _IMAGE_CAPABILITY
 
 
-@dataclass(frozen=True)
-class Instance:
+class Instance(_Entry):
     """An instance type.
 
     Attributes:
         gpu: None for an instance without GPUs.
         link_gb: between two GPUs of the instance, GB/s in one direction.
         network_gbit: of the instance; where it has a burst rate, the sustained one.
-        dollars: per hour on demand, for training on SageMaker: the price on EC2 with SageMaker's markup.
+        ec2_dollars: per hour on demand.
+        markup: of SageMaker.
         vcpu_gflops: float32 peak of a vCPU; only without GPUs.
     """
 
     name: str
     gpu: Gpu | None
-    gpus: int
-    link_gb: float
-    network_gbit: float
-    vcpu: int
-    ram_gib: float
-    dollars: float
-    vcpu_gflops: float = 0.0
+    gpus: int = Field(ge=0)
+    link_gb: NotNegative
+    network_gbit: NotNegative
+    vcpu: int = Field(gt=0)
+    ram_gib: Positive
+    ec2_dollars: NotNegative
+    markup: Positive
+    vcpu_gflops: NotNegative = 0.0
+
+    @property
+    def dollars(self) -> float:
+        """Return the price per hour on demand, for training on SageMaker."""
+        return round(self.ec2_dollars * self.markup, 4)
 
     @property
     def processes(self) -> int:
@@ -77,19 +92,30 @@ class Instance:
         return self.gpu.memory_gib if self.gpu else self.ram_gib
 
 
-@dataclass(frozen=True)
-class Catalogue:
-    """The instance types by name, and the circumstances of their prices.
+class Prices(_Entry):
+    """The circumstances of the prices.
 
     Attributes:
-        prices: date, region, and spot_share: an assumed spot price, as a share of the price on demand.
+        spot_share: an assumed spot price, as a share of the price on demand.
+    """
+
+    date: str
+    region: str
+    spot_share: float = Field(ge=0, le=1)
+
+
+class Catalogue(_Entry):
+    """The instance types by name.
+
+    Attributes:
         measurements: what a plan takes from measurements, each with its source.
         encoders: config.json of known encoders, for plans without their files.
     """
 
+    prices: Prices
+    gpus: Mapping[str, Gpu]
     instances: Mapping[str, Instance]
-    prices: Mapping[str, Any]
-    measurements: Mapping[str, Any]
+    measurements: Mapping[str, Mapping[str, NotNegative | str]]
     encoders: Mapping[str, Mapping[str, Any]]
 
     @classmethod
@@ -97,25 +123,37 @@ class Catalogue:
         """Return the catalogue; entries of the user's file replace those with the same name, or are new.
 
         Raises:
-            ContractError: the user's file is not an object of this form.
+            ContractError: the user's file has an unknown key, a missing one, or a value that is not possible.
         """
         content = json.loads(_FILE.read_text("utf-8"))
+        place = override or _FILE
         for section, entries in (read_object(override, _FORM) if override else {}).items():
-            if section not in content or not isinstance(entries, dict):
-                raise ContractError(f"{override}: {section!r} is no section of a catalogue", _FORM)
+            if not isinstance(entries, dict):
+                raise ContractError(f"{place}: {section!r} is not an object: {shown(entries)}", _FORM)
+            known = content.setdefault(section, {})
             for name, entry in entries.items():
-                known = content[section].get(name, {})
-                content[section][name] = {**known, **entry} if isinstance(entry, dict) else entry
-        try:
-            gpus = {name: Gpu(**entry) for name, entry in content["gpus"].items()}
-            instances = {name: _instance(name, entry, gpus) for name, entry in content["instances"].items()}
-        except (TypeError, KeyError) as error:
-            raise ContractError(f"{override}: an entry of the catalogue is not complete: {error}", _FORM) from None
-        return cls(instances, content["prices"], content["measurements"], content["encoders"])
-
-    @cached_property
-    def spot_share(self) -> float:
-        return self.prices["spot_share"]
+                if section == "measurements" and not (
+                    isinstance(entry, dict) and set(entry) <= set(known.get(name, ()))
+                ):
+                    raise ContractError(f"{place}: unknown key in measurements.{name}: {shown(entry)}", _FORM)
+                if section == "measurements" and any(
+                    not key.startswith("source") and not (isinstance(value, (int, float)) and value > 0)
+                    for key, value in entry.items()
+                ):
+                    raise ContractError(
+                        f"{place}: measurements.{name}: not only numbers above 0: {shown(entry)}", _FORM
+                    )
+                known[name] = {**known.get(name, {}), **entry} if isinstance(entry, dict) else entry
+        for name, entry in content["instances"].items():
+            if isinstance(entry, dict):
+                entry["name"] = name
+                gpu = entry.get("gpu")
+                if isinstance(gpu, str) and gpu not in content["gpus"]:
+                    among = ", ".join(content["gpus"])
+                    raise ContractError(f"{place}: instances.{name}.gpu: {gpu!r} is not one of {among}", _FORM)
+                if isinstance(gpu, str):
+                    entry["gpu"] = content["gpus"][gpu]
+        return checked(content, cls, place, _FORM)
 
     def choose(self, names: Sequence[str]) -> list[Instance]:
         """Return the instances with these names; all without a name.
@@ -132,19 +170,8 @@ class Catalogue:
                 )
         return [self.instances[name] for name in dict.fromkeys(names)] or list(self.instances.values())
 
-    def of_gpu(self, memory_gib: float) -> Gpu:
-        """Return the GPU whose memory is nearest."""
+    def with_gpu(self, memory_gib: float) -> list[Instance]:
+        """Return the instances with the GPU whose memory is nearest."""
         gpus = [instance.gpu for instance in self.instances.values() if instance.gpu]
-        return min(gpus, key=lambda gpu: abs(gpu.memory_gib - memory_gib))
-
-
-_FORM = (
-    'Write {"instances": {"ml.NAME": {...}}, "gpus": {...}, "prices": {...}} as in container/planning/catalogue.json.'
-)
-
-
-def _instance(name: str, entry: Mapping[str, Any], gpus: Mapping[str, Gpu]) -> Instance:
-    values = dict(entry)
-    dollars = values.pop("ec2_dollars") * values.pop("markup")
-    gpu = values.pop("gpu")
-    return Instance(name=name, gpu=None if gpu is None else gpus[gpu], dollars=round(dollars, 4), **values)
+        nearest = min(gpus, key=lambda gpu: abs(gpu.memory_gib - memory_gib))
+        return [instance for instance in self.instances.values() if instance.gpu == nearest]

@@ -1,8 +1,12 @@
-"""Estimate the memory of a job whose data is prepared; runs as a program, because the supervisor imports no torch."""
+"""Estimate the memory of a job whose data is prepared, and of smaller ones.
+
+Runs as a program for the supervisor, which imports no torch.
+"""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,37 +15,48 @@ import torch
 from container.data.split import PreparedSplit
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.encoder_checks import EncoderShape
-from container.planning.catalogue import Catalogue
-from container.planning.memory import GIB, Memory, Rank, step_memory
+from container.planning.catalogue import Catalogue, Instance
+from container.planning.memory import GIB, Memory, job_memory
+from container.planning.options import SPARE
 from container.planning.workload import SAMPLE_ROWS, Workload
 from container.preprocessing.prepared import open_prepared
 from container.text.encoder_config import read_config
 from container.training.precision import precision_of
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
+from contracts.hyperparameters import Hyperparameters
 
+Settings = Mapping[str, Any]
+Need = tuple[Memory, Settings]
 _SUGGESTED = 3
+_LORA = {"lora_rank": 8, "reinit_layers": 0}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the estimate of a question of container/planning/estimate.py as JSON."""
     question = json.loads(arguments[0])
     work = of_prepared(question["settings"], Path(question["prepared"]))
-    gpu = torch.cuda.get_device_properties(0).total_memory / GIB if torch.cuda.is_available() else None
+    on_gpu = torch.cuda.is_available()
+    gpu = torch.cuda.get_device_properties(0).total_memory / GIB if on_gpu else None
     hosts, per_host = question["hosts"], question["per_host"]
-    memory = rank_memory(work, {}, hosts=hosts, per_host=per_host)
-    suggestions = []
+
+    def memory_of(work: Workload) -> Memory:
+        degrees = ParallelDegrees.resolve(work.hp, hosts * per_host, per_host=per_host)
+        return job_memory(
+            work, degrees, precision=precision_of(work.hp, torch.device("cuda" if on_gpu else "cpu")), on_gpu=on_gpu
+        )
+
+    memory = memory_of(work.changed({"compile": False}))
+    needs: list[Need] = []
     if gpu is None or memory.total / GIB > gpu or question["explain"]:
-        suggestions = list(_suggestions(work, hosts=hosts, per_host=per_host))
-    better = sorted((each for each in suggestions if each[1] < memory.total), key=lambda each: each[1])[:_SUGGESTED]
-    larger = [name for name, each in Catalogue.load().instances.items() if each.memory_gib * GIB > memory.total]
+        tokens = work.batch(work.hp.batch_size).num_tokens
+        needs = _smaller(work, memory_of, _changes(work.hp, tokens=tokens, processes=hosts * per_host))
+    better = [
+        [json.dumps(settings), round(need.total / GIB, 2)] for need, settings in needs if need.total < memory.total
+    ]
     answer = {
-        "memory_gib": memory.in_gib(),
-        "largest": memory.largest(),
-        "gpu_gib": gpu,
-        "suggestions": [[json.dumps(settings), round(total / GIB, 2)] for settings, total in better],
-        "instances": larger[:3],
-    }
+        "memory_gib": memory.in_gib(), "largest": memory.largest(), "gpu_gib": gpu, "suggestions": better[:_SUGGESTED],
+    }  # fmt: skip
     print(json.dumps(answer))
     return 0
 
@@ -64,33 +79,46 @@ def of_prepared(settings: Mapping[str, Any], folder: Path) -> Workload:
     return Workload(hp, shapes, folders, dict(prepared.rows), tuple(sample[:SAMPLE_ROWS]))
 
 
-def rank_memory(work: Workload, settings: Mapping[str, Any], *, hosts: int, per_host: int) -> Memory:
-    """Return the memory of the largest rank of the job with other settings, on this machine's kind of device."""
-    hp = work.with_settings({**settings, "compile": False})
-    changed = replace(work, hp=hp)
-    degrees = ParallelDegrees.resolve(hp, hosts * per_host, per_host=per_host)
-    on_gpu = torch.cuda.is_available()
-    precision = precision_of(hp, torch.device("cuda" if on_gpu else "cpu"))
-    count = hp.num_microbatches if degrees.pp > 1 else 1
-    batch = changed.batch(max(1, hp.batch_size // count))
-    return step_memory(Rank(lambda: changed.build(hp), hp, degrees, [batch] * count, precision, on_gpu))
-
-
-def _suggestions(work: Workload, *, hosts: int, per_host: int) -> Iterator[tuple[dict[str, Any], float]]:
-    """Yield settings that need less memory, with the total of each."""
-    hp = work.hp
-    changes: list[dict[str, Any]] = [{"activation_checkpointing": 1}]
-    if hp.batch_size > 1:
-        passes = 2 * hp.accumulate_grad_batches
-        changes.append({"batch_size": hp.batch_size // 2, "accumulate_grad_batches": passes})
-    changes.append({"max_tokens_per_batch": max(1, work.batch(hp.batch_size).num_tokens // 4)})
-    if hosts * per_host > 1 and hp.strategy in ("auto", "ddp"):
-        changes.append({"strategy": "fsdp"})
-    if torch.cuda.is_available() and not hp.fp16 and hp.bf16 is False:
-        changes.append({"bf16": True})
-    changes.append({"lora_rank": 8, "reinit_layers": 0})
+def _smaller(work: Workload, memory_of: Callable[[Workload], Memory], changes: Iterable[Settings]) -> list[Need]:
+    """Return the memory with each of these changes that the job allows, least first."""
+    needs = []
     for settings in changes:
-        try:
-            yield settings, rank_memory(work, settings, hosts=hosts, per_host=per_host).total
-        except ContractError:
-            continue
+        with suppress(ContractError):
+            needs.append((memory_of(work.changed({**settings, "compile": False})), settings))
+    return sorted(needs, key=lambda need: need[0].total)
+
+
+def _changes(hp: Hyperparameters, *, tokens: int, processes: int) -> Iterator[Settings]:
+    """Yield settings that may need less memory."""
+    yield {"activation_checkpointing": 1}
+    if hp.batch_size > 1:
+        yield {"batch_size": hp.batch_size // 2, "accumulate_grad_batches": 2 * hp.accumulate_grad_batches}
+    yield {"max_tokens_per_batch": max(1, tokens // 4)}
+    if processes > 1 and hp.strategy in ("auto", "ddp"):
+        yield {"strategy": "fsdp"}
+    if torch.cuda.is_available() and not hp.fp16 and hp.bf16 is False:
+        yield {"bf16": True}
+    yield _LORA
+
+
+def remedies(work: Workload, catalogue: Catalogue, largest: Instance) -> list[str]:
+    """Return changes of a job that fits nowhere, each with the memory of a process that has a record per pass."""
+    on_gpu = largest.gpu is not None
+    memory_of = partial(
+        job_memory, degrees=ParallelDegrees(), precision=torch.bfloat16 if on_gpu else torch.float32, on_gpu=on_gpu
+    )
+    half = {"max_sen_len": max(8, min(field.max_sen_len for field in work.hp.text_fields) // 2)}
+    one = work.changed({"batch_size": 1})
+    lines = [
+        f"{json.dumps({**settings, 'batch_size': 1})}: {memory.total / GIB:.1f} GiB, which "
+        f"{'fits' if memory.total / GIB <= largest.memory_gib * (1 - SPARE) else 'does not fit'} on {largest.name} "
+        f"({largest.memory_gib:g} GiB)"
+        for memory, settings in _smaller(one, memory_of, (_LORA, half, {"activation_checkpointing": 1}))
+    ]
+    layers = [shape.layers for shape in work.encoders]
+    depths = {
+        name: entry.get("num_hidden_layers", entry.get("n_layers", 12)) for name, entry in catalogue.encoders.items()
+    }
+    smaller = [f"{name} ({depth} layers)" for name, depth in depths.items() if depth < max(layers)]
+    other = ", ".join(smaller[:4]) or "take one with fewer"
+    return [*lines, f"another encoder: yours have {' and '.join(map(str, layers))} layers; {other}"]

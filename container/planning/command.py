@@ -3,18 +3,17 @@
 import json
 import logging
 import shutil
-import sys
 import tempfile
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from container.planning.arguments import PlanOptions
-from container.planning.calibrate import calibrated
+from container.planning.arguments import HERE
+from container.planning.calibrate import calibrated, from_check
 from container.planning.catalogue import Catalogue
+from container.planning.check import remedies
 from container.planning.options import SPARE, Option, all_options, recommend
-from container.planning.remedies import remedies
 from container.planning.workload import Workload, read_workload
 from container.processes import set_up_logging
 from contracts.atomic_files import write_text_atomically
@@ -29,33 +28,32 @@ _COLUMNS = (
 _LISTED = 12  # options in the table on the screen; the page has all
 
 
-def plan(paths: JobPaths, options: PlanOptions) -> int:
-    """Print the table, and write plan.json and plan.md to the root; return the exit code."""
+def plan(paths: JobPaths, options: Namespace) -> int:
+    """Print the table, and write plan.json and plan.md to the root; return 0.
+
+    Raises:
+        ContractError: invalid options, settings or files.
+    """
     set_up_logging()
     logging.getLogger("container.models").setLevel(logging.WARNING)  # the model is built for every option
-    try:
-        _plan(paths, options)
-    except ContractError as error:
-        print(error, file=sys.stderr, flush=True)
-        return 1
-    return 0
-
-
-def _plan(paths: JobPaths, options: PlanOptions) -> None:
     catalogue = Catalogue.load(options.catalogue)
-    instances = catalogue.choose(options.instances)
-    with opened(paths, options, catalogue) as work:
-        local, speeds = calibrated(work, catalogue) if options.calibrate else (None, {})
-        instances = [*instances, *([local] if local else [])]
-        found = all_options(work, catalogue, instances, hosts=options.hosts, speeds=speeds)
+    instances, calibration = catalogue.choose(options.instances), {}
+    with tempfile.TemporaryDirectory(prefix="plan-") as scratch:
+        work = _workload(paths, options, catalogue, Path(scratch))
+        if options.calibrate:
+            here = options.calibrate == HERE
+            added, calibration = calibrated(work, catalogue) if here else from_check(catalogue, options.calibrate)
+            instances += added
+        found = all_options(work, catalogue, instances, hosts=options.hosts, calibration=calibration)
         taken = recommend(found, budget=options.budget, hours=options.hours)
-        advice = [] if any(option.fits for option in found) else remedies(work, catalogue, found)
-    lines = list(_summary(found, taken, options, catalogue))
-    lines += [f"- {each}" for each in advice]
+        advice = []
+        if found and not any(option.fits for option in found):
+            advice = remedies(work, catalogue, max((o.instance for o in found), key=lambda each: each.memory_gib))
+    lines = [*_summary(found, taken, options, catalogue), *(f"- {each}" for each in advice)]
     content = {
         "options": [option.to_json(catalogue) for option in found],
         "recommended": None if taken is None else taken.to_json(catalogue),
-        "prices": dict(catalogue.prices),
+        "prices": catalogue.prices.model_dump(),
         "job": _job(work, options),
         "advice": [*advice, *batch_advice(work, found)],
     }
@@ -63,31 +61,35 @@ def _plan(paths: JobPaths, options: PlanOptions) -> None:
     write_text_atomically(paths.root / PAGE, _page(work, found, lines, catalogue))
     print("\n".join(_table(sorted(found, key=_rank)[:_LISTED])), "", *lines, sep="\n")
     print(f"\nWritten: {paths.root / PLAN} with {len(found)} options, and {paths.root / PAGE}", flush=True)
+    return 0
 
 
-@contextmanager
-def opened(paths: JobPaths, options: PlanOptions, catalogue: Catalogue) -> Iterator[Workload]:
-    """Yield the workload of the folder or of the file of hyperparameters."""
-    with tempfile.TemporaryDirectory(prefix="plan-") as scratch:
-        if options.hyperparameters is not None:
-            if not options.hyperparameters.is_file():
-                raise ContractError(f"--hyperparameters: {options.hyperparameters} is not a file", "Correct the path.")
-            data, paths = paths.root / "input" / "data", JobPaths(Path(scratch, "job"))
-            paths.config.mkdir(parents=True)
-            if data.is_dir():
-                (paths.root / "input" / "data").symlink_to(data.absolute())
-            shutil.copyfile(options.hyperparameters, paths.hyperparameter_files[-1])
-        work = read_workload(paths, catalogue, scratch=Path(scratch), rows=options.rows, tokens=options.tokens)
+def _workload(paths: JobPaths, options: Namespace, catalogue: Catalogue, scratch: Path) -> Workload:
+    """Return the workload of the folder, or of the file of hyperparameters and the folder's data."""
+    file, root = options.hyperparameters, paths.root
+    if file is not None:
+        if not file.is_file():
+            raise ContractError(f"--hyperparameters: {file} is not a file", "Correct the path.")
+        paths = JobPaths(scratch / "job")
+        paths.config.mkdir(parents=True)
+        if (root / "input" / "data").is_dir():
+            (paths.root / "input" / "data").symlink_to((root / "input" / "data").absolute())
+        shutil.copyfile(file, paths.hyperparameter_files[-1])
+    try:
+        work = read_workload(paths, catalogue, scratch=scratch, rows=options.rows, tokens=options.tokens)
         if options.global_batch:
-            work = work.with_global_batch(options.global_batch)
-        yield work
+            work = work.changed({"batch_size": options.global_batch, "accumulate_grad_batches": 1})
+    except ContractError as error:  # may name a path of the scratch folder
+        texts = [text.replace(str(paths.hyperparameter_files[-1]), str(file)) for text in (error.cause, error.fix)]
+        raise ContractError(*(text.replace(str(paths.root), str(root)) for text in texts)) from error
+    return work
 
 
 def _rank(option: Option) -> tuple[bool, float]:
     return not option.fits, option.dollars
 
 
-def _job(work: Workload, options: PlanOptions) -> dict[str, Any]:
+def _job(work: Workload, options: Namespace) -> dict[str, Any]:
     hp = work.hp
     return {
         "model_class": hp.model_class,
@@ -100,14 +102,12 @@ def _job(work: Workload, options: PlanOptions) -> dict[str, Any]:
     }
 
 
-def _summary(
-    found: Sequence[Option], taken: Option | None, options: PlanOptions, catalogue: Catalogue
-) -> Iterator[str]:
+def _summary(found: Sequence[Option], taken: Option | None, options: Namespace, catalogue: Catalogue) -> Iterator[str]:
     fitting = [option for option in found if option.fits]
     if taken is not None:
         yield (
             f"Recommended: {taken.instance.name} x {taken.hosts}, {taken.strategy}: {taken.hours:.2f} hours, "
-            f"${taken.dollars:.2f} on demand (prices of {catalogue.prices['date']}, {catalogue.prices['region']})."
+            f"${taken.dollars:.2f} on demand (prices of {catalogue.prices.date}, {catalogue.prices.region})."
         )
         yield f"Set: {json.dumps(dict(taken.settings))}"
     elif not found:
@@ -180,6 +180,6 @@ def _page(work: Workload, found: Sequence[Option], lines: Sequence[str], catalog
         f"{work.hp.max_epochs} epochs. Memory is per GPU, in GiB; an option fits with {SPARE:.0%} to spare.", "",
         *table, "", "## Global batch and learning rate", "", *(f"- {each}" for each in batch_advice(work, found)), "",
         "## Options", "", *reasons, "", "## Sources", "", *sources,
-        f"- prices: on demand of {catalogue.prices['date']}, {catalogue.prices['region']}; spot is assumed to cost "
-        f"{catalogue.spot_share:.0%} of it", "",
+        f"- prices: on demand of {catalogue.prices.date}, {catalogue.prices.region}; spot is assumed to cost "
+        f"{catalogue.prices.spot_share:.0%} of it", "",
     ])  # fmt: skip

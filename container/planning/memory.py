@@ -32,7 +32,9 @@ from container.parallel.parallelize import divide_layers, keep_whole, paralleliz
 from container.parallel.pipeline import SCHEDULES, keep_gathered
 from container.parallel.sharding import shard_module
 from container.parallel.stages import Stage, plan_stages, real_rows
+from container.planning.workload import DEVIATIONS, Workload
 from container.training.objective import WeightedCrossEntropy
+from contracts.consistency import microbatches_of
 from contracts.hyperparameters import Hyperparameters
 
 GIB = 1 << 30
@@ -88,6 +90,15 @@ class Rank:
     batches: Sequence[PackedBatch]
     precision: torch.dtype
     on_gpu: bool
+
+
+def job_memory(
+    work: Workload, degrees: ParallelDegrees, *, precision: torch.dtype, on_gpu: bool, margin: float = DEVIATIONS
+) -> Memory:
+    """Return the memory of a step of the job's largest rank; see Workload.batch and step_memory."""
+    count = microbatches_of(work.hp, degrees.pp)
+    batch = work.batch(max(1, work.hp.batch_size // count), margin=margin)
+    return step_memory(Rank(work.build, work.hp, degrees, [batch] * count, precision, on_gpu))
 
 
 def step_memory(rank: Rank) -> Memory:
@@ -180,7 +191,7 @@ def _run_stages(rank: Rank, rank_of: Sequence[int], *, ranks: RankMesh, pp_rank:
     autocast = partial(torch.autocast, "cpu", dtype=rank.precision if cast else torch.bfloat16, enabled=cast)
     tracker = StorageTracker()
     model = _model_of(rank, tracker)
-    held = microbatches_held(hp, num_ranks, pp_rank)
+    held = microbatches_held(hp.pp_schedule, len(rank.batches), ranks=num_ranks, pp_rank=pp_rank)
     with tracker:
         divide_layers(model, ranks, hp)
         plans = [plan for plan in plan_stages(model, hp, rank_of=rank_of) if rank_of[plan.index] == pp_rank]
@@ -190,7 +201,7 @@ def _run_stages(rank: Rank, rank_of: Sequence[int], *, ranks: RankMesh, pp_rank:
             shard(stage)
             keep_gathered(stage, hp)
         before = tracker.restart()
-        if held < hp.num_microbatches or hp.accumulate_grad_batches > 1:
+        if held < len(rank.batches) or hp.accumulate_grad_batches > 1:
             _allocate_gradients(model)  # of the microbatches before
         pending = []
         for stage in stages:
@@ -217,14 +228,13 @@ def _run_forward(stage: Stage, batch: PackedBatch) -> tuple[list[Tensor], tuple[
     return received, result if isinstance(result, tuple) else (result,)
 
 
-def microbatches_held(hp: Hyperparameters, ranks: int, pp_rank: int) -> float:
+def microbatches_held(schedule: str, count: int, *, ranks: int, pp_rank: int) -> float:
     """Return of how many microbatches a rank of the pipeline keeps activations; docs/benchmarks.md has measurements."""
-    count = hp.num_microbatches
-    if hp.pp_schedule == "GPipe":
+    if schedule == "GPipe":
         return count
-    if hp.pp_schedule == "1F1B":
+    if schedule == "1F1B":
         return min(count, ranks - pp_rank)
-    if hp.pp_schedule == "Interleaved1F1B":
+    if schedule == "Interleaved1F1B":
         return min(count, (2 * (ranks - pp_rank - 1) + ranks + 1) / 2)
     return min(count, ranks)
 

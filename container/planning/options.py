@@ -3,8 +3,11 @@
 import json
 import logging
 import math
+import signal
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing import get_context
@@ -15,11 +18,12 @@ import torch
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.encoder_checks import check_against_model
 from container.planning.catalogue import Catalogue, Instance
-from container.planning.memory import GIB, Memory, Rank, step_memory
-from container.planning.speed import JobTime, Layout, Speed, idle_share, job_time
+from container.planning.memory import GIB, Memory, job_memory
+from container.planning.speed import JobTime, Layout, Measurements, idle_share, job_time
 from container.planning.workload import Workload
-from container.processes import available_cores
+from container.processes import available_cores, end_with_parent
 from contracts.errors import ContractError
+from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
@@ -27,6 +31,7 @@ logger = logging.getLogger(__name__)
 SPARE = 0.08  # of the memory of a GPU: fragmentation, and batches that are larger than planned
 _HOST_GIB = 1.5  # of a process on the CPU besides its tensors: libraries and prefetched batches
 _MOST_PASSES = 64
+_FEW = 4  # strategies for which another process is not worth its start
 _PARALLEL = ("strategy", "nproc_per_node", "sharding_strategy", "cpu_offload", "num_microbatches", "sequence_parallel")
 _SIZES = tuple(f"{axis}_size" for axis in ("pp", "dp_replicate", "dp_shard", "branch", "tp"))
 
@@ -67,8 +72,8 @@ class Option:
 
     def to_json(self, catalogue: Catalogue) -> dict[str, Any]:
         """Return the option as in plan.json."""
-        prices = {"date": catalogue.prices["date"], "region": catalogue.prices["region"]}
-        on_demand, spot = self.dollars, self.dollars * catalogue.spot_share
+        prices = {"date": catalogue.prices.date, "region": catalogue.prices.region}
+        on_demand, spot = self.dollars, self.dollars * catalogue.prices.spot_share
         return {
             "instance": self.instance.name,
             "hosts": self.hosts,
@@ -88,39 +93,128 @@ class Option:
 
 @dataclass(frozen=True)
 class Strategy:
-    """Settings that divide the model over some instances with the same number of processes."""
+    """A way to divide the model over instances on which a process needs the same memory.
 
+    Attributes:
+        work: the job without its own division over processes.
+        given: the job's own settings.
+        settings: those of the division.
+        half: whether matrix products are in half precision.
+    """
+
+    work: Workload
+    given: Hyperparameters
     name: str
     settings: Mapping[str, Any]
     instances: tuple[Instance, ...]
     hosts: int
-    half: str | None  # the setting of the precision: bf16, fp16, or None for float32
+    half: bool
 
-    @property
-    def world_size(self) -> int:
-        return self.hosts * self.instances[0].processes
+    def options(self, catalogue: Catalogue, calibration: Mapping[str, Measurements]) -> list[Option]:
+        """Return the option on each instance; none where the model or the batch cannot be divided.
+
+        Args:
+            calibration: measurements of an instance, by its name, that replace those of the catalogue.
+        """
+        memory_of = lru_cache(None)(lambda settings: self._memory(json.loads(settings)))
+        found = []
+        for instance in self.instances:
+            measured = {**catalogue.measurements, **calibration.get(instance.name, {})}
+            ways = self._ways(instance, lambda settings: memory_of(json.dumps(settings)))
+            options = [self._option(*way, instance=instance, measured=measured) for way in ways]
+            found += sorted(options, key=lambda option: (not option.fits, option.hours))[:1]
+        return found
+
+    def _ways(
+        self, instance: Instance, memory_of: Callable[[Mapping[str, Any]], Memory]
+    ) -> Iterator[tuple[dict[str, Any], Memory, bool]]:
+        """Yield settings, their memory, and whether it fits: as they are; else more passes, and with checkpointing."""
+        limit = (instance.memory_gib * (1 - SPARE) - (0 if instance.gpu else _HOST_GIB)) * GIB
+        runs = instance.gpu is None or instance.gpu.runs
+        for checkpointing in dict.fromkeys((self.given.activation_checkpointing, 1)):
+            passes = 1
+            while True:
+                try:
+                    settings = self._pass_settings(passes, checkpointing)
+                    memory = memory_of(settings)
+                except ContractError as error:
+                    logger.debug("%s on %s: %s", self.name, instance.name, error.cause)
+                    return
+                fits = runs and memory.total <= limit
+                yield settings, memory, fits
+                room = limit - (memory.total - memory.activations)
+                if (fits and passes == 1) or not runs:
+                    return
+                if fits or room <= 0:
+                    break
+                needed = 2 ** math.ceil(math.log2(max(2.0, passes * memory.activations / room)))
+                if needed <= passes or needed > min(_MOST_PASSES, settings["batch_size"] * passes):
+                    break
+                passes = needed
+
+    def _pass_settings(self, passes: int, checkpointing: int) -> dict[str, Any]:
+        """Return settings with the global batch that one process has with the user's settings."""
+        alone = {**self.settings, "num_microbatches": 1, "pp_schedule": "GPipe"}
+        degrees = self._degrees(self.work.changed(alone).hp)
+        wanted = self.given.batch_size * self.given.accumulate_grad_batches
+        records = max(1, math.ceil(wanted / degrees.data_size / passes))
+        settings = {**self.settings, "batch_size": records, "accumulate_grad_batches": passes}
+        return {**settings, "activation_checkpointing": checkpointing}
+
+    def _memory(self, settings: Mapping[str, Any]) -> Memory:
+        work = self.work.changed({**settings, "compile": False})
+        degrees = self._degrees(work.hp)
+        check_against_model(degrees, work.hp, list(work.encoders))
+        on_gpu = self.instances[0].gpu is not None
+        precision = torch.bfloat16 if self.half else torch.float32
+        return job_memory(work, degrees, precision=precision, on_gpu=on_gpu)
+
+    def _degrees(self, hp: Hyperparameters) -> ParallelDegrees:
+        per_host = self.instances[0].processes
+        return ParallelDegrees.resolve(hp, self.hosts * per_host, per_host=per_host)
+
+    def _option(
+        self, settings: dict[str, Any], memory: Memory, fits: bool, /, *, instance: Instance, measured: Measurements
+    ) -> Option:
+        hp = self.work.changed(settings).hp
+        degrees = self._degrees(hp)
+        parameters = memory.gradients / 4 * degrees.pp * degrees.tp * degrees.dp_shard * degrees.branch
+        layout = Layout(instance, self.hosts, degrees, hp, parameters, self.half)
+        time = job_time(layout, self.work, measured)
+        idle = idle_share(hp, degrees.pp, measured["idle"])
+        shown = self._to_set(settings, instance)
+        option = Option(instance, self.hosts, self.name, shown, memory, fits, time, layout.global_batch, idle, "")
+        return replace(option, reason=_reason(option))
+
+    def _to_set(self, settings: Mapping[str, Any], instance: Instance) -> dict[str, Any]:
+        """Return the settings that differ from the user's, and those that undo the user's division."""
+        own, plain = (hp.model_dump(mode="json") for hp in (self.given, self.work.hp))
+        division = {name: plain[name] for name in (*_PARALLEL, *_SIZES)}
+        needs_fp16 = self.half and instance.gpu is not None and not instance.gpu.has_bfloat16
+        values = {**division, **settings, **({"fp16": True, "bf16": "auto"} if needs_fp16 else {})}
+        return {name: value for name, value in values.items() if name in self.settings or value != own[name]}
 
 
 def strategies(work: Workload, instances: Iterable[Instance], hosts: int) -> Iterator[Strategy]:
-    """Yield the strategies that make sense on each number of processes; instances with equal processes together."""
-    groups: dict[tuple[int, str | None, bool], list[Instance]] = {}
+    """Yield the strategies that make sense on each number of processes."""
+    groups: dict[tuple[int, bool, bool], list[Instance]] = {}
     for instance in instances:
         for half in _precisions(work.hp, instance):
             groups.setdefault((instance.processes, half, instance.gpu is None), []).append(instance)
+    values = work.hp.model_dump(mode="json", exclude_unset=True, exclude={*_PARALLEL, *_SIZES})
+    plain = replace(work, hp=parse_hyperparameters(values))
     for (processes, half, _), members in groups.items():
         for name, settings in _divisions(processes, hosts):
-            yield Strategy(name, settings, tuple(members), hosts, half)
+            yield Strategy(plain, work.hp, name, settings, tuple(members), hosts, half)
 
 
-def _precisions(hp: Hyperparameters, instance: Instance) -> list[str | None]:
-    """Return the precisions to plan: what the user chose; else bfloat16, or float32 and float16 where it is missing."""
+def _precisions(hp: Hyperparameters, instance: Instance) -> tuple[bool, ...]:
+    """Return whether to plan half precision: as the user chose; else if the GPU has bfloat16; otherwise both."""
     if instance.gpu is None:
-        return ["bf16"] if hp.bf16 is True else [None]
+        return (hp.bf16 is True,)
     if hp.fp16 or not instance.gpu.runs:
-        return ["fp16"]
-    if hp.bf16 is False:
-        return [None]
-    return ["bf16"] if instance.gpu.has_bfloat16 else [None, "fp16"]
+        return (True,)
+    return (False,) if hp.bf16 is False else (True,) if instance.gpu.has_bfloat16 else (False, True)
 
 
 def _divisions(processes: int, hosts: int) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -144,172 +238,61 @@ def _divisions(processes: int, hosts: int) -> Iterator[tuple[str, dict[str, Any]
 
 
 def all_options(
-    work: Workload, catalogue: Catalogue, instances: Sequence[Instance], *, hosts: int, speeds: Mapping[str, Speed]
+    work: Workload,
+    catalogue: Catalogue,
+    instances: Sequence[Instance],
+    *,
+    hosts: int,
+    calibration: Mapping[str, Measurements],
 ) -> list[Option]:
-    """Return every option, in the order of the instances.
+    """Return every option, in the order of the instances; progress goes to stderr.
 
     Args:
-        speeds: of an instance that was measured, by name.
+        calibration: see Strategy.options.
     """
     chosen = list(strategies(work, instances, hosts))
-    arguments = [(work, catalogue, strategy, dict(speeds)) for strategy in chosen]
-    workers = min(available_cores(), len(chosen))
-    if workers > 1 and len(chosen) > 2:
-        with ProcessPoolExecutor(
-            workers, mp_context=get_context("spawn"), initializer=torch.set_num_threads, initargs=(1,)
-        ) as pool:
-            found = list(pool.map(_options_of, arguments))
-    else:
-        found = [_options_of(each) for each in arguments]
+    workers = min(available_cores(), len(chosen) // _FEW)
+    found: list[Option] = []
+    jobs = _Jobs(chosen, catalogue, calibration)
+    with ExitStack() as stack:
+        run = map(jobs.options, range(len(chosen)))
+        if workers > 1:
+            context = get_context("spawn")
+            pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(jobs,))
+            stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # after Ctrl-C, they end with this process
+            before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the workers, which inherit it
+            run = pool.map(_options_of, range(len(chosen)))
+            signal.signal(signal.SIGINT, before)
+        for done, options in enumerate(run, start=1):
+            found += options
+            print(f"planned {done} of {len(chosen)} ways to divide the model", file=sys.stderr, flush=True)
     order = {instance.name: index for index, instance in enumerate(instances)}
-    return sorted((option for options in found for option in options), key=lambda option: order[option.instance.name])
+    return sorted(found, key=lambda option: order[option.instance.name])
 
 
-def _options_of(arguments: tuple[Workload, Catalogue, Strategy, Mapping[str, Speed]]) -> list[Option]:
-    """Return the option of a strategy on each of its instances; none if the model or the batch cannot be divided."""
-    work, catalogue, strategy, speeds = arguments
-    options = []
-    memory_of = lru_cache(None)(lambda text, records: _memory(work, strategy, json.loads(text), records))
-    for instance in strategy.instances:
-        try:
-            tried = _ways(
-                work, catalogue, strategy, instance=instance, speed=speeds.get(instance.name), memory_of=memory_of
-            )
-            options.append(min(tried, key=lambda option: (not option.fits, option.hours)))
-        except ContractError as error:
-            logger.debug("%s on %s: %s", strategy.name, instance.name, error.cause)
-    return options
+@dataclass(frozen=True)
+class _Jobs:
+    """What each worker gets at its start."""
+
+    strategies: Sequence[Strategy]
+    catalogue: Catalogue
+    calibration: Mapping[str, Measurements]
+
+    def options(self, index: int) -> list[Option]:
+        return self.strategies[index].options(self.catalogue, self.calibration)
 
 
-def _ways(
-    work: Workload,
-    catalogue: Catalogue,
-    strategy: Strategy,
-    *,
-    instance: Instance,
-    speed: Speed | None,
-    memory_of: Callable[[str, int], Memory],
-) -> list[Option]:
-    """Return the option as it is if it fits; else with more passes, and with activation checkpointing."""
-    limit = instance.memory_gib * (1 - SPARE) - (0 if instance.gpu else _HOST_GIB)
-    ways = []
-    for checkpointing in dict.fromkeys((work.hp.activation_checkpointing, 1)):
-        passes = 1
-        while True:
-            settings = settings_of(work, strategy, passes=passes, checkpointing=checkpointing)
-            hp = work.with_settings(settings)
-            memory = memory_of(json.dumps(settings), hp.batch_size)
-            fits = memory.total / GIB <= limit and (instance.gpu is None or instance.gpu.runs)
-            ways.append(
-                _option(
-                    work,
-                    catalogue,
-                    strategy,
-                    instance=instance,
-                    settings=settings,
-                    memory=memory,
-                    fits=fits,
-                    speed=speed,
-                )
-            )
-            held = memory.total - memory.activations
-            room = limit * GIB - held
-            if fits or room <= 0 or (instance.gpu and not instance.gpu.runs):
-                break
-            needed = 2 ** math.ceil(math.log2(max(2.0, passes * memory.activations / room)))
-            if needed <= passes or needed > _MOST_PASSES or hp.batch_size * passes < needed:
-                break
-            passes = needed
-        if ways[-1].fits and passes == 1:
-            break
-    return ways
+_worker: list[_Jobs] = []
 
 
-def settings_of(work: Workload, strategy: Strategy, *, passes: int, checkpointing: int) -> dict[str, Any]:
-    """Return the settings of a job whose global batch is that of one process with the user's settings.
-
-    Raises:
-        ContractError: the batch has too few records for the pipeline.
-    """
-    degrees = ParallelDegrees.resolve(
-        _undivided(work).with_settings({**strategy.settings, "num_microbatches": 1, "pp_schedule": "GPipe"}),
-        strategy.world_size,
-        per_host=strategy.instances[0].processes,
-    )
-    wanted = work.hp.batch_size * work.hp.accumulate_grad_batches
-    records = max(1, math.ceil(wanted / degrees.data_size / passes))
-    settings = {**strategy.settings, "batch_size": records, "accumulate_grad_batches": passes}
-    settings |= {"activation_checkpointing": checkpointing}
-    if degrees.pp > 1:
-        settings["num_microbatches"] = microbatches(records, degrees.pp)
-    if strategy.half == "fp16":
-        settings["fp16"] = True
-    own = work.hp.model_dump(mode="json")
-    division = {name: default for name, default in _undivided(work).hp.model_dump(mode="json").items()
-                if name in (*_PARALLEL, *_SIZES) and own[name] != default}  # fmt: skip
-    settings = {**division, **settings}
-    return {name: value for name, value in settings.items() if name in strategy.settings or value != own[name]}
+def _start_worker(jobs: _Jobs) -> None:
+    end_with_parent()
+    torch.set_num_threads(1)
+    _worker.append(jobs)
 
 
-def microbatches(records: int, ranks: int) -> int:
-    """Return the number of microbatches of a pass: the largest up to 4 per rank that divides its records.
-
-    Raises:
-        ContractError: there are fewer records than ranks.
-    """
-    for count in range(min(records, 4 * ranks), ranks - 1, -1):
-        if records % count == 0:
-            return count
-    raise ContractError(
-        f"batch_size: {records} records cannot fill a pipeline of {ranks} ranks", f"Use a multiple of {ranks}."
-    )
-
-
-def _undivided(work: Workload) -> Workload:
-    """Return the workload without the user's division over processes."""
-    given = work.hp.model_dump(mode="json", exclude_unset=True)
-    values = {name: value for name, value in given.items() if name not in (*_PARALLEL, *_SIZES)}
-    return replace(work, hp=type(work.hp)(**values))
-
-
-def _memory(work: Workload, strategy: Strategy, settings: Mapping[str, Any], records: int) -> Memory:
-    hp = _undivided(work).with_settings({**settings, "compile": False})
-    degrees = ParallelDegrees.resolve(hp, strategy.world_size, per_host=strategy.instances[0].processes)
-    check_against_model(degrees, hp, list(work.encoders))
-    count = hp.num_microbatches if degrees.pp > 1 else 1
-    batch = work.batch(max(1, records // count))
-    half = {"bf16": torch.bfloat16, "fp16": torch.float16, None: torch.float32}[strategy.half]
-    on_gpu = strategy.instances[0].gpu is not None
-    return step_memory(Rank(lambda: work.build(hp), hp, degrees, [batch] * count, half, on_gpu))
-
-
-def _option(
-    work: Workload,
-    catalogue: Catalogue,
-    strategy: Strategy,
-    *,
-    instance: Instance,
-    settings: dict[str, Any],
-    memory: Memory,
-    fits: bool,
-    speed: Speed | None,
-) -> Option:
-    hp = _undivided(work).with_settings(settings)
-    degrees = ParallelDegrees.resolve(hp, strategy.world_size, per_host=instance.processes)
-    half = strategy.half is not None
-    parameters = memory.gradients / 4 * degrees.pp * degrees.tp * degrees.dp_shard * degrees.branch
-    layout = Layout(instance, strategy.hosts, degrees, hp, parameters, half)
-    global_batch = hp.batch_size * hp.accumulate_grad_batches * degrees.data_size
-    measured = catalogue.measurements
-    time = job_time(
-        layout, work, global_batch=global_batch, speed=speed or Speed.of(instance, measured, half=half),
-        measurements=measured,
-    )  # fmt: skip
-    idle = idle_share(hp.pp_schedule, degrees.pp, hp.num_microbatches, measured["idle"])
-    option = Option(
-        instance, strategy.hosts, strategy.name, settings, memory, fits, time, global_batch, idle, ""
-    )  # fmt: skip
-    return replace(option, reason=_reason(option))
+def _options_of(index: int) -> list[Option]:
+    return _worker[0].options(index)
 
 
 def _reason(option: Option) -> str:

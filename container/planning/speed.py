@@ -12,7 +12,10 @@ from container.parallel.encoder_checks import EncoderShape
 from container.planning.catalogue import Instance
 from container.planning.workload import Workload
 from container.text.encoder_config import config_value
+from contracts.consistency import microbatches_of
 from contracts.hyperparameters import Hyperparameters
+
+Measurements = Mapping[str, Mapping[str, Any]]  # see Catalogue
 
 _RECOMPUTED = 4 / 3  # of the work of a step, with activation checkpointing: the forward pass runs twice
 _FORWARD = 1 / 3  # of the work of a step
@@ -76,26 +79,24 @@ class Speed:
     """
 
     flops: float
-    seconds_per_value: float = 0.0
-    seconds_per_layer: float = 0.0
-    measured: float = 1.0
+    seconds_per_value: float
+    seconds_per_layer: float
+    measured: float
 
     @classmethod
-    def of(cls, instance: Instance, measurements: Mapping[str, Any], *, half: bool) -> "Speed":
+    def of(cls, instance: Instance, measurements: Measurements, *, half: bool) -> "Speed":
         """Return the speed of a process on `instance`, by the measured shares of the peaks in its data sheet."""
         gpu = instance.gpu
         if gpu is None:
             peak = instance.vcpu * instance.vcpu_gflops * 1e9
             known = measurements["cpu"]
-            return cls(peak * known["product_share"], seconds_per_layer=known["seconds_per_layer"])
+            measured = known.get("measured", 1.0)
+            return cls(peak * known["product_share"], 0.0, known["seconds_per_layer"], measured)
         known = measurements["half"]
         peak = gpu.half_tflops if half else gpu.float32_tflops
         traffic = known["bytes_per_value"] * (1 if half else 2) / (gpu.bandwidth_gb * 1e9 * known["bandwidth_share"])
-        return cls(peak * 1e12 * known["product_share"], traffic, known["seconds_per_layer"])
-
-    def scaled(self, measured: float) -> "Speed":
-        """Return the speed with what a pass really takes, of the estimate."""
-        return replace(self, measured=measured)
+        measured = known.get("measured", 1.0)
+        return cls(peak * 1e12 * known["product_share"], traffic, known["seconds_per_layer"], measured)
 
     def of_pass(self, work: Work) -> dict[str, float]:
         """Return the seconds of a pass by cause; what the launches take beyond the rest counts as compute."""
@@ -122,6 +123,10 @@ class Layout:
     half: bool
 
     @property
+    def global_batch(self) -> int:
+        return self.hp.batch_size * self.hp.accumulate_grad_batches * self.degrees.data_size
+
+    @property
     def link(self) -> float:
         """Return the bytes/s between two ranks of one host."""
         instance = self.instance
@@ -134,7 +139,7 @@ class Layout:
         return min(self.link, network) if ranks > inside else self.link
 
 
-def step_seconds(layout: Layout, work: Work, speed: Speed, measurements: Mapping[str, Any]) -> dict[str, float]:
+def step_seconds(layout: Layout, work: Work, measurements: Measurements) -> dict[str, float]:
     """Return the seconds of an optimizer step by cause.
 
     Args:
@@ -142,12 +147,13 @@ def step_seconds(layout: Layout, work: Work, speed: Speed, measurements: Mapping
     """
     hp, degrees = layout.hp, layout.degrees
     passes, divided = hp.accumulate_grad_batches, degrees.pp * degrees.tp * degrees.branch
-    microbatches = hp.num_microbatches if degrees.pp > 1 else 1
+    microbatches = microbatches_of(hp, degrees.pp)
     again = _RECOMPUTED if hp.activation_checkpointing == 1 else 1.0
     local = replace(work.times(again / divided / microbatches), layers=math.ceil(work.layers / degrees.pp))
+    speed = Speed.of(layout.instance, measurements, half=layout.half)
     parts = {cause: passes * microbatches * value for cause, value in speed.of_pass(local).items()}
     computing = sum(parts.values())
-    idle = idle_share(hp.pp_schedule, degrees.pp, microbatches, measurements["idle"])
+    idle = idle_share(hp, degrees.pp, measurements["idle"])
     parts["idle pipeline stages"] = computing * idle / (1 - idle)
     exposed = 0.0
     if degrees.tp > 1:  # four sums of the hidden states in each layer, which nothing hides
@@ -168,9 +174,9 @@ def step_seconds(layout: Layout, work: Work, speed: Speed, measurements: Mapping
     return {**parts, "communication": exposed}
 
 
-def idle_share(schedule: str, ranks: int, microbatches: int, measured: Mapping[str, float]) -> float:
+def idle_share(hp: Hyperparameters, ranks: int, measured: Mapping[str, Any]) -> float:
     """Return the share of a pass in which a rank of the pipeline waits."""
-    return measured[schedule] * (ranks - 1) / (microbatches + ranks - 1) if ranks > 1 else 0.0
+    return measured[hp.pp_schedule] * (ranks - 1) / (microbatches_of(hp, ranks) + ranks - 1)
 
 
 @dataclass(frozen=True)
@@ -198,29 +204,26 @@ class JobTime:
 CAUSES = ("compute", "memory", "communication", "data preparation", "idle pipeline stages")
 
 
-def job_time(
-    layout: Layout, work: Workload, *, global_batch: int, speed: Speed, measurements: Mapping[str, Any]
-) -> JobTime:
+def job_time(layout: Layout, work: Workload, measurements: Measurements) -> JobTime:
     """Return the time of the job on `layout`."""
     hp, rows = layout.hp, work.rows
     record = work_of(work)
-    records = global_batch / layout.degrees.data_size / hp.accumulate_grad_batches
-    step = step_seconds(layout, record.times(records), speed, measurements)
+    step = step_seconds(layout, record.times(hp.batch_size), measurements)
+    global_batch = layout.global_batch
     steps = math.ceil(rows["train"] / global_batch)
     networks = hp.num_members
     parts = {cause: value * steps * hp.max_epochs * networks for cause, value in step.items()}
     # Validations have the precision of training; the final predictions of val and test are in float32.
     ranks = layout.degrees.product
-    exact = replace(Speed.of(layout.instance, measurements, half=False), measured=speed.measured)
-    predicted = {True: speed, False: exact}
     interval = hp.val_check_interval  # of an epoch, or steps
     validations = max(1, round(hp.max_epochs * (steps if interval > 1 else 1) / interval))
-    for count, is_half in ((validations * networks * rows["val"], True), (rows["val"] + rows["test"], False)):
-        waiting = replace(predicted[is_half], seconds_per_layer=0.0)
+    for count, half in ((validations * networks * rows["val"], layout.half), (rows["val"] + rows["test"], False)):
+        waiting = replace(Speed.of(layout.instance, measurements, half=half), seconds_per_layer=0.0)
         for cause, value in waiting.of_pass(record.times(_FORWARD * count / ranks)).items():
             parts[cause] += value
     total_tokens = work.tokens.mean() * sum(rows.values())
     parts["data preparation"] = total_tokens / (measurements["prepare"]["tokens_per_core"] * layout.instance.vcpu)
-    parts["start and end"] = measurements["job"]["start_seconds"] + measurements["job"]["finish_seconds"]
+    job = measurements["job" if layout.instance.gpu else "cpu_job"]
+    parts["start and end"] = job["start_seconds"] + job["finish_seconds"]
     tokens = work.tokens.mean() * global_batch / max(1e-9, sum(step.values()))
     return JobTime(parts, tokens)

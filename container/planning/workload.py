@@ -41,7 +41,7 @@ SAMPLE_ROWS = 2_000
 _COUNTED_ROWS = 65_536  # at once
 _SPREAD = 0.7  # standard deviation of the logarithm of a length, without data; as in benchmarks/encoders.py
 _CHARACTERS = 4  # per token, where the tokenizer's files are missing
-_DEVIATIONS = 3  # above the mean: the largest of several hundred batches
+DEVIATIONS = 3  # above the mean: the largest of several hundred batches
 _HELD_OUT = 0.125  # rows of val, and of test, for each row of train, where only --rows is known
 
 Lengths = tuple[tuple[int, ...], ...]  # of a record: tokens of the chunks of each of its texts
@@ -64,20 +64,23 @@ class Workload:
     rows: Mapping[str, int]
     sample: tuple[Lengths, ...]
 
-    def with_settings(self, settings: Mapping[str, Any]) -> Hyperparameters:
-        """Return the job's settings with others; raise ContractError if they contradict each other."""
-        return parse_hyperparameters({**self.hp.model_dump(mode="json", exclude_unset=True), **settings})
+    def changed(self, settings: Mapping[str, Any]) -> "Workload":
+        """Return the job with other settings; raise ContractError if they contradict each other."""
+        hp = parse_hyperparameters({**self.hp.model_dump(mode="json", exclude_unset=True), **settings})
+        sample, limits = self.sample, [field.max_sen_len for field in hp.text_fields]
+        if limits != [field.max_sen_len for field in self.hp.text_fields]:
+            sample = tuple(
+                tuple(tuple(min(limit, n) for n in text) for limit, text in zip(limits, record, strict=True))
+                for record in sample
+            )
+        return replace(self, hp=hp, sample=sample)
 
-    def with_global_batch(self, records: int) -> "Workload":
-        """Return the job with another number of records of a step."""
-        return replace(self, hp=self.with_settings({"batch_size": records, "accumulate_grad_batches": 1}))
-
-    def build(self, hp: Hyperparameters) -> Classifier:
+    def build(self) -> Classifier:
         """Return the plain model with random weights."""
         files = [EncoderConfigOnly(folder) for folder in self.folders]
         transform = NumericTransformParameters("none")
-        model = build_classifier(hp, files, tabular_dim=self.tabular_dim, numeric_transform=transform)
-        add_lora(model, hp)
+        model = build_classifier(self.hp, files, tabular_dim=self.tabular_dim, numeric_transform=transform)
+        add_lora(model, self.hp)
         return model
 
     @cached_property
@@ -94,7 +97,7 @@ class Workload:
         """Return the tokens of each sampled record. [R]"""
         return np.array([sum(map(sum, record)) for record in self.sample], dtype=float)
 
-    def batch(self, records: int, *, margin: float = _DEVIATIONS) -> PackedBatch:
+    def batch(self, records: int, *, margin: float = DEVIATIONS) -> PackedBatch:
         """Return a batch of `records` records with about the most tokens of a run, or as max_tokens_per_batch allows.
 
         Args:
@@ -240,14 +243,14 @@ def _tokenizer(
         learn_vocabulary(pieces, target, encoder_config=hp.encoder_config, seed=hp.seed, max_sen_len=field.max_sen_len)
         return ChunkTokenizer.from_folder(target)
     try:
-        source = find_encoder(field.tokenizer, paths)
+        folder = find_encoder(field.tokenizer, paths)
     except ContractError:
         return None
-    assert source.folder is not None, "only from_scratch has none"
-    if not (source.folder / "tokenizer.json").is_file():
-        write_encoder_files(source, target)
+    assert folder is not None, "only from_scratch has none"
+    if not (folder / "tokenizer.json").is_file():
+        write_encoder_files(folder, target)
         return ChunkTokenizer.from_folder(target)
-    return ChunkTokenizer.from_folder(source.folder)
+    return ChunkTokenizer.from_folder(folder)
 
 
 def _count(paths: JobPaths, hp: Hyperparameters) -> dict[str, int]:

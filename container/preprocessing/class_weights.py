@@ -30,8 +30,7 @@ def resolve_class_weights(
         return [1.0] * hp.num_classes
     if hp.class_weights != BALANCED:
         return list(hp.class_weights)
-    train = summary["splits"]["train"]
-    counts: Mapping[str, float] = train.get("class_weights") or train["classes"]
+    counts = class_totals(summary["splits"]["train"])
     rows = [counts[str(label)] for label in class_labels]
     if 0 in rows:
         raise ContractError(
@@ -44,3 +43,12 @@ def resolve_class_weights(
     )
     logger.info("balanced class_weights: %s", described)
     return weights
+
+
+def class_totals(split: Mapping[str, Any]) -> Mapping[str, float]:
+    """Return the labelled records of each class, by label; with weight_name, their total weight.
+
+    Args:
+        split: of PreparedData.summary["splits"].
+    """
+    return split.get("class_weights") or split["classes"]

@@ -12,6 +12,7 @@ from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_summary import NumericSummary, weighted_quantiles
 from container.preprocessing.scan import SplitStatistics
 from container.preprocessing.split_file import WrittenSplit
+from container.tables.duplicate_ids import count_shared
 from contracts.tabular_inputs import DATE_PARTS, date_inputs
 
 logger = logging.getLogger(__name__)
@@ -19,10 +20,13 @@ logger = logging.getLogger(__name__)
 LENGTH_PERCENTILES = (50, 90, 95, 99)
 
 
-def summarize_split(statistics: SplitStatistics, written: WrittenSplit, fitted: FittedPreprocessing) -> dict[str, Any]:
+def summarize_split(
+    statistics: SplitStatistics, written: WrittenSplit, fitted: FittedPreprocessing, *, train: SplitStatistics
+) -> dict[str, Any]:
     """Return the summary of one split as JSON values; None for statistics of no values."""
     counts = written.counts
     days = (date_inputs(column)[DATE_PARTS.index("days")] for column in fitted.dates)  # the other parts follow from it
+    places = statistics.labels.index
     shown = {*fitted.raw_numbers, *days}
     return {
         "rows": counts.rows,
@@ -30,14 +34,15 @@ def summarize_split(statistics: SplitStatistics, written: WrittenSplit, fitted: 
         "unlabelled": statistics.unlabelled - counts.dropped,
         "duplicate_ids": statistics.ids.count,
         "duplicate_id_example": statistics.ids.example,
+        "ids_of_train": 0 if statistics is train else count_shared([train.ids, statistics.ids]),
         "classes": {
             str(label): statistics.labels.counts.get(key, 0)
             for label, key in zip(fitted.class_labels, fitted.labels.keys.to_pylist())
         },
         "class_weights": {
-            str(label): statistics.weights[statistics.labels.index[key]]
+            str(label): float(statistics.weights[places[key]]) if key in places else 0.0
             for label, key in zip(fitted.class_labels, fitted.labels.keys.to_pylist())
-            if fitted.weight_name and key in statistics.labels.index
+            if fitted.weight_name
         },
         "numeric": {
             name: {**summary.to_dict(), "imputed": counts.imputed[name], "imputed_with": fitted.imputation[name]}
@@ -66,6 +71,10 @@ def log_split(split: str, summary: Mapping[str, Any]) -> None:
     rows = summary["rows"]
     classes = ", ".join(f"{label!r}: {count}" for label, count in summary["classes"].items())
     logger.info("%s: %d rows; classes {%s}.", split, rows, classes)
+    if shared := summary["ids_of_train"]:
+        logger.warning(
+            "%s: ids that train has as well: %s. If they are the same rows, the metrics look too good.", split, shared
+        )
     for name, numeric in summary["numeric"].items():
         if numeric["imputed"]:
             imputed = f"{numeric['imputed']} of {rows} values imputed with {numeric['imputed_with']:.6g}"

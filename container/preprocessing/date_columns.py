@@ -71,7 +71,7 @@ class DateColumn:
                 "Write dates as 2026-11-27 or 2026-11-27T10:00:00, all in one notation, or remove the column from "
                 "date_field_list.",
             )
-        if not chosen.read:
+        if not chosen.days.count:
             raise ContractError(f"{place}: no row has a date", "Remove the column from date_field_list.")
         if chosen.zoned not in (0, chosen.read):
             raise ContractError(
@@ -83,6 +83,10 @@ class DateColumn:
                 "%s: dates such as 01/02/2026 have the month first, as no day is above 12. If the day is first, write "
                 "them as 2026-02-01.", place,
             )  # fmt: skip
+        if chosen.format.endswith("%y"):
+            logger.warning(
+                "%s: years of two digits are from 1969 to 2068: 40 is 2040. If that is wrong, write four digits.", place
+            )
         missing, rows = chosen.days.missing, chosen.days.missing + chosen.days.count
         first, last = (np.datetime64(int(day // 1), "D") for day in (chosen.days.minimum, chosen.days.maximum))
         zone = " in UTC" if chosen.zoned else ""

@@ -8,7 +8,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from container.preprocessing.fitted import file_digest
 from container.tables.data_files import find_data_files
 from container.text.encoder_source import encoder_files, find_encoder
 from contracts import artifacts
@@ -78,7 +77,7 @@ def input_contents(paths: JobPaths, hp: Hyperparameters, *, encoders: Iterable[s
     Args:
         encoders: values of tokenizer.
     """
-    folders = {name: find_encoder(name, paths).folder for name in encoders}
+    folders = {name: find_encoder(name, paths) for name in encoders}
     data = {split: find_data_files(paths.channel(split), getattr(hp, f"{split}_filename")) for split in SPLITS[:2]}
     precomputed = paths.precomputed_artifacts
     artifact_files = files_below(precomputed).files if exists(precomputed) else []
@@ -99,7 +98,11 @@ def _content(path: Path) -> str:
 
 def tokenizer_digest(folder: Path) -> str:
     """Return the hash of the tokenizer and configuration files of an encoder folder, without the weights."""
-    return file_digest([path for path in _files(folder) if path.suffix in TOKENIZER_SUFFIXES])
+    digest = hashlib.sha256()
+    for path in _files(folder):
+        if path.suffix in TOKENIZER_SUFFIXES:
+            digest.update(f"{path.name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
+    return digest.hexdigest()
 
 
 def _files(folder: Path) -> list[Path]:

@@ -2,13 +2,14 @@
 
 import logging
 from collections.abc import Mapping
+from typing import Literal
 
 import numpy as np
 
 from container.log_once import log_detail
 from container.preprocessing.fitted import FittedPreprocessing
-from container.preprocessing.imputation import fit_imputation
 from container.preprocessing.labels import LabelMap, check_two_classes, learned_labels
+from container.preprocessing.numeric_summary import NumericSummary
 from container.preprocessing.numeric_transform import InputDistribution, fit_numeric_transform, fit_subtracted
 from container.preprocessing.precomputed import Precomputed
 from container.preprocessing.risk_tables import (
@@ -21,6 +22,7 @@ from container.preprocessing.risk_tables import (
 from container.preprocessing.scan import SplitStatistics, TableColumns
 from contracts import artifacts
 from contracts.conditions import FITS_IMPUTATION, FITS_RISKS
+from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 from contracts.tabular_inputs import DATE_PARTS, date_inputs
 from contracts.unused_settings import unused_if_precomputed
@@ -58,7 +60,7 @@ def fit_preprocessing(
     for name in columns.numbers[len(columns.numeric) :]:
         imputation[name] = float(getattr(statistics.numeric[name], hp.imputation_strategy))
     _name_unused(hp, columns, precomputed)
-    tables, folds = _risk_tables(statistics, hp, labels, precomputed.risk_tables or {})
+    tables, folds = _risk_tables(statistics, hp, labels, precomputed)
     subtracted = _subtracted(statistics, where)
     inputs = [
         InputDistribution.of_numbers(
@@ -105,6 +107,40 @@ def fit_preprocessing(
     return fitted, FoldedRisks(hp.seed, statistics.num_folds, folds) if folds else None
 
 
+def fit_imputation(
+    summaries: Mapping[str, NumericSummary],
+    *,
+    strategy: Literal["mean", "median", "mode"],
+    given: Mapping[str, float],
+    where: str,
+) -> dict[str, float]:
+    """Return the imputation value of each column.
+
+    Args:
+        given: values that replace fitted ones.
+        where: the channel, for messages.
+
+    Raises:
+        ContractError: a column without any number and without a given value.
+    """
+    values = {}
+    for column, summary in summaries.items():
+        if column in given:
+            values[column] = float(given[column])
+        elif not summary.count:
+            raise ContractError(
+                f"{where}: column {column!r} has no value in any of its {summary.missing} labelled rows",
+                "Remove it from tab_field_list, or give its value in imputation_dict.",
+            )
+        else:
+            values[column] = float(getattr(summary, strategy))
+        if summary.missing:
+            missing = f"{summary.missing} missing of {summary.missing + summary.count} values"
+            value = f"{values[column]:.6g} ({'given' if column in given else strategy})"
+            log_detail(logger, "%s: column %r has %s; they become %s.", where, column, missing, value)
+    return values
+
+
 def _indicators(statistics: SplitStatistics, hp: Hyperparameters, where: str) -> tuple[str, ...]:
     """Return the numeric columns with an input that tells where the number is missing."""
     indicators = []
@@ -137,7 +173,7 @@ def _label_indices(statistics: SplitStatistics, labels: LabelMap) -> list[int]:
 
 
 def _risk_tables(
-    statistics: SplitStatistics, hp: Hyperparameters, labels: LabelMap, precomputed: Mapping[str, RiskTable]
+    statistics: SplitStatistics, hp: Hyperparameters, labels: LabelMap, precomputed: Precomputed
 ) -> tuple[dict[str, RiskTable], dict[str, np.ndarray]]:
     num_values = 1 if hp.is_binary else len(labels.labels)
     order = _label_indices(statistics, labels)
@@ -148,9 +184,9 @@ def _risk_tables(
         if name in given:
             source, fix = "risk_tables", "remove the column from risk_tables"
             table = given[name]
-        elif name in precomputed:
-            source, fix = artifacts.RISK_TABLE_MAP, f"set {artifacts.USE_PRECOMPUTED_RISK_TABLES} to false"
-            table = precomputed[name].to_json()
+        elif name in (precomputed.risk_tables or {}):
+            source, fix = precomputed.risk_file, f"set {artifacts.USE_PRECOMPUTED_RISK_TABLES} to false"
+            table = (precomputed.risk_tables or {})[name]
         else:
             tables[name], values = fit_risk_table(
                 *counts.sorted(order),

@@ -4,13 +4,13 @@ import hashlib
 import json
 import pickle
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from itertools import count, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, TypeAdapter
 
 from container.preprocessing.labels import Label, LabelMap
 from container.preprocessing.numeric_transform import NumericTransformParameters
@@ -20,10 +20,10 @@ from container.tables.values import Kind, kind_of_texts
 from contracts import artifacts
 from contracts.errors import ContractError, one_line
 from contracts.input_files import read_as
-from contracts.numbers import Number, NumberFormat
 from contracts.settings.data import ROW_COLUMNS
 from contracts.tabular_inputs import code_input, date_inputs, indicator_input, risk_inputs
 from contracts.text_fields import TextField
+from contracts.value_types import Number, NumberFormat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,14 +66,12 @@ class Rules:
     def __post_init__(self) -> None:
         if self.is_binary and len(self.class_labels) != 2:
             raise ValueError(f"is_binary is true, but class_labels has {len(self.class_labels)} labels")
-        if unknown := self.embedded_categories.keys() - set(self.categorical_columns):
-            raise ValueError(f"categorical_columns lacks {sorted(unknown)}, which embedded_categories names")
-        if unknown := set(self.missing_indicators) - set(self.numeric_columns):
-            raise ValueError(f"numeric_columns lacks {sorted(unknown)}, which missing_indicators names")
-        if unknown := self.subtracted.keys() - set(self.numeric_columns):
-            raise ValueError(f"numeric_columns lacks {sorted(unknown)}, which subtracted names")
-        if unknown := self.number_format.keys() - set(self.numeric_columns):
-            raise ValueError(f"numeric_columns lacks {sorted(unknown)}, which number_format names")
+        if any("dialogue_chunker" in text.steps[:-2] for text in self.text_fields):
+            raise ValueError("text_fields has a step between dialogue_chunker and tokenizer")
+        for name in ("embedded_categories", "missing_indicators", "subtracted", "number_format"):
+            columns = "categorical_columns" if name == "embedded_categories" else "numeric_columns"
+            if unknown := set(getattr(self, name)) - set(getattr(self, columns)):
+                raise ValueError(f"{columns} lacks {sorted(unknown)}, which {name} names")
         if unknown := set(self._date_of_part) - set(self.numeric_columns):
             raise ValueError(f"numeric_columns lacks {sorted(unknown)}, the parts of dates")
         if self.category_kinds is not None and self.category_kinds.keys() != set(self.categorical_columns):
@@ -146,28 +144,11 @@ class Rules:
         return tuple(column for text in self.text_fields for column in text.columns)
 
     def to_json(self) -> dict[str, Any]:
+        rules = TypeAdapter(Rules).dump_python(self, mode="json", exclude_defaults=True)
         return {
-            "format_version": self.format_version,
-            "text_fields": [
-                {name: value for name, value in asdict(text).items() if value or name != "joined"}
-                for text in self.text_fields
-            ],
-            "id_name": self.id_name,
-            "label_name": self.label_name,
-            "numeric_columns": list(self.numeric_columns),
-            "categorical_columns": list(self.categorical_columns),
+            **rules,
             "feature_columns": self.feature_columns,
             "numeric_transform": self.numeric_transform.to_json(),
-            "class_labels": list(self.class_labels),
-            "is_binary": self.is_binary,
-            "tokenizer_digests": dict(self.tokenizer_digests),
-            **({"missing_indicators": list(self.missing_indicators)} if self.missing_indicators else {}),
-            **({"embedded_categories": dict(self.embedded_categories)} if self.embedded_categories else {}),
-            **({"subtracted": dict(self.subtracted)} if self.subtracted else {}),
-            **({} if self.category_kinds is None else {"category_kinds": dict(self.category_kinds)}),
-            **({"number_format": dict(self.number_format)} if self.number_format else {}),
-            **{name: value for name in ("weight_name", "group_name") if (value := getattr(self, name))},
-            **({"dates": {name: asdict(reading) for name, reading in self.dates.items()}} if self.dates else {}),
         }
 
 
@@ -252,15 +233,6 @@ class FittedPreprocessing(Rules):
                 for column in rules.categorical_columns
             },
         )
-
-
-def file_digest(paths: list[Path]) -> str:
-    """Return the hash of the names and contents of small files."""
-    digest = hashlib.sha256()
-    for path in sorted(paths, key=lambda path: path.name):
-        digest.update(f"{path.name}\0{path.stat().st_size}\0".encode())
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 def _write_json(path: Path, value: Any) -> None:

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 import numpy as np
 
 from container.preprocessing.numeric_summary import NumericSummary, weighted_quantiles
-from contracts.numbers import Number
+from contracts.value_types import Number
 
 Kind = Literal["standard", "quantile", "none"]
 NUM_QUANTILES = 101

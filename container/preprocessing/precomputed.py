@@ -12,12 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from container.preprocessing.risk_tables import RiskTable, parse_risk_table
 from container.tables.channel_files import check_present
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.input_files import check_stand_in, read_json
-from contracts.numbers import LARGEST_NUMBER
+from contracts.value_types import LARGEST_NUMBER
 
 logger = logging.getLogger(__name__)
 
@@ -32,37 +31,27 @@ ALLOWED_CLASSES = frozenset(
 
 @dataclass(frozen=True)
 class Precomputed:
-    """Precomputed values that the environment requests; None means that they are fitted."""
+    """Precomputed values that the environment requests, in the form of their files; None: they are fitted."""
 
     imputation: Mapping[str, float] | None
-    risk_tables: Mapping[str, RiskTable] | None
-
-
-def precomputed_flag(variable: str) -> bool:
-    """Return whether an environment variable requests an artifact: true, false or not set.
-
-    Raises:
-        ContractError: any other value.
-    """
-    value = os.environ.get(variable, "false").strip().lower()
-    if value not in ("true", "false"):
-        raise ContractError(f"{variable}: is {os.environ[variable]!r}", f"Set {variable} to true or false.")
-    return value == "true"
+    risk_tables: Mapping[str, Any] | None
+    risk_file: str = ""
 
 
 def load_precomputed(
-    folder: Path, *, numeric_columns: Sequence[str], categorical_columns: Sequence[str], num_values: int
+    folder: Path, *, numeric_columns: Sequence[str], categorical_columns: Sequence[str]
 ) -> Precomputed:
     """Read the requested artifacts, restricted to the given columns.
 
     Raises:
-        ContractError: a requested file is missing, corrupt or refused, or lacks a column.
+        ContractError: a requested file is missing, corrupt or refused, or lacks a column; another value of a variable.
     """
     imputation = risk_tables = None
     if _requested(artifacts.USE_PRECOMPUTED_IMPUTATION, folder, artifacts.IMPUTE_DICT):
         imputation = load_imputation(folder, numeric_columns)
     if _requested(artifacts.USE_PRECOMPUTED_RISK_TABLES, folder, artifacts.RISK_TABLE_MAP):
-        risk_tables = load_risk_tables(folder, categorical_columns, num_values=num_values)
+        path, risk_tables = read_artifact(folder, artifacts.RISK_TABLE_MAP, categorical_columns)
+        return Precomputed(imputation, risk_tables, str(path))
     return Precomputed(imputation, risk_tables)
 
 
@@ -80,15 +69,6 @@ def load_imputation(folder: Path, columns: Sequence[str]) -> dict[str, float]:
                 "Give each column one number, or set USE_PRECOMPUTED_IMPUTATION to false to fit them.",
             )
     return {column: float(value) for column, value in values.items()}
-
-
-def load_risk_tables(folder: Path, columns: Sequence[str], *, num_values: int) -> dict[str, RiskTable]:
-    """Return risk_table_map of an earlier step, in this project's form or the older one with bins."""
-    path, tables = read_artifact(folder, artifacts.RISK_TABLE_MAP, columns)
-    return {
-        column: parse_risk_table(column, table, num_values=num_values, source=str(path))
-        for column, table in tables.items()
-    }
 
 
 def selected_features(folder: Path, known: Sequence[str]) -> tuple[str, ...] | None:
@@ -175,8 +155,11 @@ def _bytes_of(text: str, encoding: str) -> bytes:
 
 
 def _requested(variable: str, folder: Path, name: str) -> bool:
-    requested = precomputed_flag(variable)
+    """Return whether an environment variable requests an artifact: true, false or not set."""
+    value = os.environ.get(variable, "false").strip().lower()
+    if value not in ("true", "false"):
+        raise ContractError(f"{variable}: is {os.environ[variable]!r}", f"Set {variable} to true or false.")
     present = [path.name for path in (folder / f"{name}.json", folder / f"{name}.pkl") if path.is_file()]
-    if present and not requested:
+    if present and value == "false":
         logger.info("%s/%s is not used: %s is not true.", folder, present[0], variable)
-    return requested
+    return value == "true"

@@ -31,7 +31,7 @@ from container.tables.channel_files import check_columns, input_format, iter_tab
 from container.tables.data_files import find_data_files
 from container.tables.values import texts
 from container.text.encoder_config import read_config, with_overrides
-from container.text.encoder_source import EncoderSource, resolve_encoder, write_encoder_files
+from container.text.encoder_source import find_encoder, write_encoder_files
 from container.text.tokenization import clean_texts
 from container.text.vocabulary import learn_vocabulary
 from contracts.artifacts import SELECTED_FEATURES, tokenizer_folder
@@ -73,8 +73,10 @@ def prepare_data(
         input_format(split_files)
         check_columns(split_files, [*(hp.full_field_list or []), *TableColumns.of(hp).transformed])
     columns = _selected_columns(paths, hp)
-    sources = {field.role: resolve_encoder(field.tokenizer, paths) for field in hp.text_fields}
-    encoders = {role: source.folder for role, source in sources.items()}
+    encoders = {field.role: find_encoder(field.tokenizer, paths) for field in hp.text_fields}
+    for field in hp.text_fields:
+        if encoders[field.role] is not None:
+            logger.info("encoder %s: the files in %s", field.tokenizer, encoders[field.role])
     on_inputs()
     with _exclusive(paths.prepared):
         folder = paths.prepared / input_fingerprint(paths, hp, files=files, encoders=encoders)
@@ -84,7 +86,7 @@ def prepare_data(
                 shutil.rmtree(stale)
         if not reused:
             with atomic_folder(folder, temporary=paths.prepared / f"{UNFINISHED}{folder.name}") as temporary:
-                _prepare(temporary, paths, hp, columns, files=files, sources=sources)
+                _prepare(temporary, paths, hp, columns, files=files, encoders=encoders)
         (folder / MARKER).touch()  # used last
         complete = [each for each in paths.prepared.iterdir() if _is_ours(each) and (each / MARKER).is_file()]
         others = [each for each in complete if each != folder and each not in in_use]
@@ -144,14 +146,13 @@ def _prepare(
     columns: TableColumns,
     *,
     files: Mapping[str, Sequence[Path]],
-    sources: Mapping[str, EncoderSource],
+    encoders: Mapping[str, Path | None],
 ) -> None:
     target.mkdir(parents=True)
     precomputed = load_precomputed(
         paths.precomputed_artifacts,
         numeric_columns=columns.numeric,
         categorical_columns=columns.categorical,
-        num_values=1 if hp.is_binary else hp.num_classes,
     )
     train = str(paths.channel("train"))
     started = time.monotonic()
@@ -166,7 +167,7 @@ def _prepare(
     tokenizer_digests = {}
     for field in hp.text_fields:
         encoder = target / tokenizer_folder(field.role)
-        _write_encoder(encoder, sources[field.role], field, hp, files=files["train"], rows=statistics["train"].rows)
+        _write_encoder(encoder, encoders[field.role], field, hp, files=files["train"], rows=statistics["train"].rows)
         tokenizer_digests[field.role] = tokenizer_digest(encoder)
     fitted = replace(fitted, tokenizer_digests=tokenizer_digests)
     fitted.save(target)
@@ -184,12 +185,12 @@ def _prepare(
                 settings=SliceSettings(is_train=split == "train", drop_unlabelled=hp.drop_unlabelled),
             )
             digests[split] = written.digest
-            summary["splits"][split] = summarize_split(statistics[split], written, fitted)
+            summary["splits"][split] = summarize_split(statistics[split], written, fitted, train=statistics["train"])
             log_split(split, summary["splits"][split])
     (target / SUMMARY).write_text(json.dumps(summary, indent=1, allow_nan=False), "utf-8")
     marker = {
         "rows": {split: described["rows"] for split, described in summary["splits"].items()},
-        "weights": {role: str(source.folder) if source.folder else None for role, source in sources.items()},
+        "weights": {role: str(source) if source else None for role, source in encoders.items()},
         "input_format": input_format(files["train"]),
         "digests": digests,
     }
@@ -197,11 +198,11 @@ def _prepare(
 
 
 def _write_encoder(
-    target: Path, source: EncoderSource, field: TextField, hp: Hyperparameters, *, files: Sequence[Path], rows: int
+    target: Path, source: Path | None, field: TextField, hp: Hyperparameters, *, files: Sequence[Path], rows: int
 ) -> None:
     target.mkdir(parents=True, exist_ok=True)
     setting, tokenizer = (field.source(name, hp.model_fields_set) for name in ("max_sen_len", "tokenizer"))
-    if source.folder is None:
+    if source is None:
         messages = _vocabulary_texts(files, field, rows=rows, seed=hp.seed)
         learn_vocabulary(
             messages,

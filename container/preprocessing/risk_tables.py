@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from container.tables.values import Kind, keys, kind_of_texts
 from contracts.errors import ContractError, shown
-from contracts.numbers import LARGEST_NUMBER
+from contracts.value_types import LARGEST_NUMBER
 
 MISSING = ""  # null and "" are one category
 

@@ -10,21 +10,16 @@ import pyarrow as pa
 
 from container.log_once import log_detail
 from container.preprocessing.date_columns import DateColumn
-from container.preprocessing.groups import group_numbers
 from container.preprocessing.labels import LabelCollector, LabelMap, given_labels
 from container.preprocessing.numeric_summary import DISTINCT_LIMIT, NumericSummary
-from container.preprocessing.risk_tables import (
-    CategoryCounts,
-    fold_of,
-)
-from container.preprocessing.sample_weights import read_weights
+from container.preprocessing.risk_tables import CategoryCounts, fold_of
+from container.preprocessing.row_columns import group_numbers, read_weights
 from container.tables.channel_files import TableSlice, input_format, iter_tables
-from container.tables.dates import DateReading, with_date_parts
+from container.tables.dates import DateReading, date_columns
 from container.tables.duplicate_ids import DuplicateIds
 from container.tables.values import Kind, kind_of_texts, kind_of_type, numbers
 from contracts.errors import ContractError, shown
 from contracts.hyperparameters import Hyperparameters
-from contracts.numbers import NumberFormat
 from contracts.tabular_inputs import date_inputs
 
 logger = logging.getLogger(__name__)
@@ -96,39 +91,38 @@ class SplitStatistics:
         weights: total weight of the labelled rows by label index. [L]
         kinds: how the texts of each categorical column of train are read.
         dates: how the dates are written; those of train are known after all rows.
-        labelled_only: whether numeric statistics exclude unlabelled rows, as in train.
+
+    Args:
+        known: the classes, if they are known.
+        dates: as in train; None for train, of which numeric statistics exclude unlabelled rows.
     """
 
     def __init__(
         self,
         columns: TableColumns,
+        hp: Hyperparameters,
         *,
-        num_classes: int,
-        num_folds: int,
-        seed: int,
         known: LabelMap | None,
-        labelled_only: bool,
-        number_format: Mapping[str, NumberFormat] | None = None,
         dates: Mapping[str, DateReading] | None = None,
     ) -> None:
         self.columns = columns
-        self.num_folds = num_folds
-        self.seed = seed
-        self.labelled_only = labelled_only
-        self.number_format = number_format or {}
+        self.is_train = dates is None
+        self.num_folds = max(1, hp.risk_table_folds) if self.is_train else 1
+        self.seed = hp.seed
+        self.number_format = hp.number_format
         self.rows = 0
         self.unlabelled = 0
         self.unlabelled_rows: list[str] = []
-        self.labels = LabelCollector(columns.label_name, allowed=num_classes, known=known)
-        self.totals = np.zeros((num_folds, num_classes), np.int64)
-        self.weights = np.zeros(num_classes)
-        limit = DISTINCT_LIMIT if labelled_only else _HELD_OUT_LIMIT
-        self._new_dates = [] if dates is not None else [DateColumn(name) for name in columns.dates]
+        self.labels = LabelCollector(columns.label_name, allowed=hp.num_classes, known=known)
+        self.totals = np.zeros((self.num_folds, hp.num_classes), np.int64)
+        self.weights = np.zeros(hp.num_classes)
+        limit = DISTINCT_LIMIT if self.is_train else _HELD_OUT_LIMIT
+        self._new_dates = [DateColumn(name) for name in columns.dates if self.is_train]
         self.dates = dict(dates or {})
-        summarized = columns.numeric if dates is None else columns.numbers
+        summarized = columns.numeric if self.is_train else columns.numbers
         self.numeric = {name: NumericSummary(limit=limit) for name in summarized}
         self.categories = {
-            name: CategoryCounts(num_folds=num_folds, num_labels=num_classes) for name in columns.categorical
+            name: CategoryCounts(num_folds=self.num_folds, num_labels=hp.num_classes) for name in columns.categorical
         }
         self._types: dict[str, pa.DataType] = {}
         self.kinds: dict[str, Kind] = {}
@@ -153,13 +147,14 @@ class SplitStatistics:
         np.add.at(self.totals, (folds[labelled], label_index[labelled]), 1)
         if name := self.columns.weight_name:
             np.add.at(self.weights, label_index[labelled], read_weights(table[name], name, origin=origin)[labelled])
-        counted = labelled if self.labelled_only else np.ones(len(labelled), bool)
+        counted = labelled if self.is_train else np.ones(len(labelled), bool)
         for dates in self._new_dates:
             dates.add(table[dates.name], counted, origin=origin)
-        table = with_date_parts(table, self.dates, origin=origin)
+        read = date_columns(table, self.dates, origin=origin)
         for name, summary in self.numeric.items():
             written = self.number_format.get(name)
-            values = numbers(table[name], name, origin=origin, written=written, if_not_numeric=_IF_NOT_NUMERIC)
+            column = read[name] if name in read else table[name]
+            values = numbers(column, name, origin=origin, written=written, if_not_numeric=_IF_NOT_NUMERIC)
             summary.add(values[counted])
         for name, counts in self.categories.items():
             self._types[name] = table[name].type
@@ -199,16 +194,7 @@ def scan_train(files: Sequence[Path], hp: Hyperparameters, columns: TableColumns
         ContractError: no rows, unlabelled rows (unless drop_unlabelled), an invalid value.
     """
     known = given_labels(hp.label_name, hp.multiclass_categories) if hp.multiclass_categories else None
-    num_folds = max(1, hp.risk_table_folds)
-    statistics = SplitStatistics(
-        columns,
-        num_classes=hp.num_classes,
-        num_folds=num_folds,
-        seed=hp.seed,
-        known=known,
-        labelled_only=True,
-        number_format=hp.number_format,
-    )
+    statistics = SplitStatistics(columns, hp, known=known)
     _scan(files, statistics, channel="train")
     if statistics.unlabelled and not hp.drop_unlabelled:
         rows = statistics.unlabelled_rows
@@ -246,16 +232,7 @@ def scan_held_out(
     Raises:
         ContractError: no rows, or an invalid value.
     """
-    statistics = SplitStatistics(
-        columns,
-        num_classes=hp.num_classes,
-        num_folds=1,
-        seed=hp.seed,
-        known=labels,
-        labelled_only=False,
-        number_format=hp.number_format,
-        dates=dates or {},
-    )
+    statistics = SplitStatistics(columns, hp, known=labels, dates=dates or {})
     _scan(files, statistics, channel=channel)
     if statistics.unlabelled:
         unlabelled = f"{statistics.unlabelled} of {statistics.rows} rows"
@@ -288,7 +265,7 @@ def _check_weights(statistics: SplitStatistics, name: str, *, channel: str) -> N
         return
     if not statistics.weights.any():
         which = "every labelled row"
-    elif statistics.labelled_only:
+    elif statistics.is_train:
         label = unweighted[0]
         which = f"each of the {rows[statistics.labels.index[label]]} rows with the label {shown(label)}"
     else:

@@ -3,7 +3,6 @@
 import logging
 import multiprocessing
 import os
-import threading
 import time
 from collections import deque
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pyarrow as pa
 
 from container.preprocessing.risk_tables import FoldedRisks
 from container.preprocessing.transform import Preprocessor, TransformCounts, Transformed
+from container.processes import end_with_parent
 from container.tables.channel_files import Origin, TableSlice
 from contracts.errors import ContractError
 
@@ -111,24 +111,17 @@ _worker: tuple[Preprocessor, FoldedRisks | None] | None = None
 
 def _start_worker(folder: str, folds: FoldedRisks | None) -> None:
     global _worker  # noqa: PLW0603 - the state of a worker process
-    threading.Thread(target=_end_with_parent, daemon=True).start()
+    end_with_parent()
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     pa.set_cpu_count(1)
     _worker = Preprocessor.load(Path(folder)), folds
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    assert parent is not None, "a pool process has a parent"
-    parent.join()
-    os._exit(1)
 
 
 def _work(data: bytes, first_row: int, origin: Origin, settings: SliceSettings) -> tuple[bytes, TransformCounts]:
     assert _worker is not None, "the initializer has run"
     part = TableSlice(pa.ipc.open_stream(data).read_all(), first_row, origin)
     batch, counts = _transform(*_worker, part, settings)
-    return _to_bytes(pa.Table.from_batches([batch])), counts
+    return _to_bytes(batch), counts
 
 
 def _transform(
@@ -143,16 +136,14 @@ def _transform(
     )
 
 
-def _to_bytes(table: pa.Table) -> bytes:
+def _to_bytes(rows: pa.Table | pa.RecordBatch) -> bytes:
     # Arrow's IPC format, because a pickled slice contains the whole table.
     sink = pa.BufferOutputStream()
-    with pa.ipc.new_stream(sink, table.schema) as writer:
-        writer.write_table(table)
+    with pa.ipc.new_stream(sink, rows.schema) as writer:
+        writer.write(rows)
     return sink.getvalue().to_pybytes()
 
 
 def _received(future: Future[tuple[bytes, TransformCounts]]) -> Transformed:
     data, counts = future.result()
-    table = pa.ipc.open_stream(data).read_all().combine_chunks()
-    batches = table.to_batches()
-    return Transformed(batches[0] if batches else pa.RecordBatch.from_pylist([], schema=table.schema), counts)
+    return Transformed(pa.ipc.open_stream(data).read_next_batch(), counts)

@@ -10,13 +10,11 @@ import pyarrow as pa
 
 from container.preprocessing.fingerprint import tokenizer_digest
 from container.preprocessing.fitted import FittedPreprocessing
-from container.preprocessing.groups import group_numbers
-from container.preprocessing.imputation import impute
 from container.preprocessing.labels import UNLABELLED
 from container.preprocessing.risk_tables import FoldedRisks, category_codes, category_keys
-from container.preprocessing.sample_weights import read_weights
+from container.preprocessing.row_columns import group_numbers, read_weights
 from container.tables.channel_files import Origin, missing_column
-from container.tables.dates import with_date_parts
+from container.tables.dates import date_columns
 from container.tables.records import check_single_values
 from container.tables.values import contiguous, numbers, texts
 from container.text.chunk_tokenizer import ChunkTokenizer
@@ -117,7 +115,6 @@ class Preprocessor:
         origin = origin or Origin()
         fitted = self.fitted
         self._check_cells(table, origin)
-        table = with_date_parts(table, fitted.dates, origin=origin)
         rows = np.arange(first_row, first_row + table.num_rows, dtype=np.int64)
         has_label = fitted.label_name in table.column_names
         label = np.full(len(rows), UNLABELLED, np.int64)
@@ -187,11 +184,14 @@ class Preprocessor:
         unseen: Counter[str] = Counter()
         missing: dict[str, np.ndarray] = {}
         raw = set(fitted.raw_numbers)
+        dates = date_columns(table, fitted.dates, origin=origin)
         errors = RowErrors()
         for position, name in enumerate(fitted.numeric_columns):
             with errors:
-                values = numbers(table[name], name, origin=origin, written=fitted.number_format.get(name))
-                filled, missing[name] = impute(values, fitted.imputation[name])
+                column = dates[name] if name in dates else table[name]
+                values = numbers(column, name, origin=origin, written=fitted.number_format.get(name))
+                missing[name] = np.isnan(values)
+                filled = np.where(missing[name], fitted.imputation[name], values)
                 tabular[:, position] = filled - fitted.subtracted.get(name, 0.0)
                 imputed[name] = int(np.count_nonzero(missing[name] & kept & (name in raw)))
         errors.raise_first()

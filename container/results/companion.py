@@ -9,12 +9,12 @@ import numpy as np
 
 from container.companion.blend import LEAST_GAIN, BlendedCompanion, try_blend
 from container.companion.fit import MOST_ROWS, Fitted, fit_companion, hash_order
-from container.companion.predict import predict
+from container.companion.graph import predict
 from container.data.split import PreparedSplit
 from container.errors import NotMade
 from container.evaluation.bootstrap import estimate_metrics
 from container.evaluation.companion_report import CompanionReport
-from container.evaluation.label_issues import OutOfFold
+from container.results.label_issues import OutOfFold
 from container.training.job_data import JobData
 from contracts.errors import first_line
 from contracts.hyperparameters import Hyperparameters

@@ -16,14 +16,8 @@ from container.data.records import RecordArrays
 from container.data.split import PreparedSplit, pack_records
 from container.decision.softmax import softmax
 from container.errors import NotMade
-from container.evaluation.explanation import (
-    METRIC,
-    Explanation,
-    Importance,
-    even_sample,
-    most_important_first,
-    score,
-)
+from container.evaluation.evaluation_input import Explanation, Importance
+from container.evaluation.metrics import classification_metrics
 from container.export.onnx import feed_of
 from container.log_once import log_detail
 from container.models.ensemble import Network
@@ -38,6 +32,7 @@ from contracts.paths import JobPaths
 
 logger = logging.getLogger(__name__)
 
+METRIC = "auroc"
 SHUFFLES = 3
 SECONDS = 60.0
 LONGEST = 300.0  # limit where _FEWEST records take more than SECONDS
@@ -78,9 +73,7 @@ def explain(
         return Explanation(METRIC, None, len(sample), 0, time.perf_counter() - began, problem=problem)
 
     try:
-        measured = _Measured(
-            model.to(device).eval(), data, val, paths=paths, hp=hp, companion=companion, device=device, stopped=stopped
-        )
+        measured = _Measured(model.to(device).eval(), data, val, paths, hp, companion, device, stopped)
         if len(measured.columns) == 1:
             return not_measured("the model reads one column, so there is nothing to compare")
         sample = sample[: measured.affordable(sample, size=size)]
@@ -98,8 +91,22 @@ def explain(
         "explained in %.1f s: %d columns shuffled %d times over %d val records, %d modalities left out",
         seconds, len(columns), SHUFFLES, len(sample), len(modalities),
     )  # fmt: skip
-    columns, modalities = most_important_first(columns), most_important_first(modalities)
+    columns, modalities = (tuple(sorted(each, key=lambda entry: -entry.drop)) for each in (columns, modalities))
     return Explanation(METRIC, base, len(sample), SHUFFLES, seconds, columns=columns, modalities=modalities)
+
+
+def even_sample(labels: np.ndarray, records: int, *, seed: int) -> np.ndarray:
+    """Sample the positions of up to `records` labelled records, taking the classes in turn.
+
+    Every prefix of the sample is as balanced as the data allows. [N] -> [at most records]
+    """
+    rng = np.random.default_rng(seed)
+    order = rng.permutation(np.flatnonzero(labels >= 0))
+    turn = np.empty(len(order), np.int64)
+    for k in np.unique(labels[order]):
+        of_class = labels[order] == k
+        turn[of_class] = np.arange(of_class.sum())
+    return order[np.argsort(turn, kind="stable")][:records]
 
 
 @dataclass(frozen=True)
@@ -115,6 +122,7 @@ class _Text:
     pack: Callable[[np.ndarray], PackedText]
 
 
+@dataclass(eq=False)
 class _Measured:
     """The sample in batches with the features of its texts, and the changes whose effect is measured.
 
@@ -123,28 +131,24 @@ class _Measured:
         modalities: (name, indices of its texts, whether it is the table).
     """
 
-    def __init__(
-        self,
-        model: Network,
-        data: PreparedData,
-        val: PreparedSplit,
-        *,
-        paths: JobPaths,
-        hp: Hyperparameters,
-        companion: BlendedCompanion | None,
-        device: torch.device,
-        stopped: Callable[[], bool],
-    ) -> None:
-        fitted = data.fitted
-        self._paths, self._hp, self._companion, self._class_labels = paths, hp, companion, fitted.class_labels
-        self._model, self._val, self._device, self._stopped = model, val, device, stopped
+    model: Network
+    data: PreparedData
+    val: PreparedSplit
+    paths: JobPaths
+    hp: Hyperparameters
+    companion: BlendedCompanion | None
+    device: torch.device
+    stopped: Callable[[], bool]
+
+    def __post_init__(self) -> None:
+        fitted = self.data.fitted
         self._roles = [field.role for field in fitted.text_fields]
-        self._preprocessor = Preprocessor.load(data.folder)
+        self._preprocessor = Preprocessor.load(self.data.folder)
         self._empty = RecordArrays.from_batch(self._preprocessor.absent(), self._roles)
         texts = [field.name for field in fitted.text_fields]
         self._text_index = {name: i for i, field in enumerate(fitted.text_fields) for name in field.columns}
         self._joined = [name for field in fitted.text_fields if field.joined for name in field.columns]
-        self._tabular_index = fitted.tabular_places if model.tabular is not None else {}
+        self._tabular_index = fitted.tabular_places if self.model.tabular is not None else {}
         self.columns = [(column, "text") for column in fitted.text_columns]
         for column in self._tabular_index:
             numeric = "date" if column in fitted.dates else "numeric"
@@ -183,23 +187,23 @@ class _Measured:
         encodings = 1 + SHUFFLES * len(self._joined)
         logits = []
         for part in self._parts(rows, size=len(rows)):
-            batch = self._val.pack(rows[part]).to(self._device)
+            batch = self.val.pack(rows[part]).to(self.device)
             began = time.perf_counter()
-            features = self._model.encode(batch)
+            features = self.model.encode(batch)
             features[0].cpu()
             encoded = time.perf_counter()
             logits.append(self._logits(features, batch))
             seconds += encodings * (encoded - began) + passes * (time.perf_counter() - encoded)
         computed = time.perf_counter()
-        score(self._val.column("label").to_numpy()[rows], softmax(np.concatenate(logits)), self._class_labels)
+        self._metric(self.val.column("label").to_numpy()[rows], logits)
         seconds += passes * (time.perf_counter() - computed)
         return seconds / len(rows)
 
     def _logits(self, features: list[Tensor], batch: PackedBatch) -> np.ndarray:
         """Return the logits of records whose texts are encoded. [B, K]"""
-        logits = self._model.head(features, batch).float().cpu().numpy()
-        if self._companion is not None:
-            logits = self._companion(logits, feed_of(self._model, self._hp, batch.to("cpu")))
+        logits = self.model.head(features, batch).float().cpu().numpy()
+        if self.companion is not None:
+            logits = self.companion(logits, feed_of(self.model, self.hp, batch.to("cpu")))
         return logits
 
     @torch.inference_mode()
@@ -208,10 +212,8 @@ class _Measured:
         if not len(sample):
             raise NotMade("no val record has a label")
         self._sample = sample
-        self._labels = self._val.column("label").to_numpy()[sample]
-        self._batches = [
-            (part, self._val.pack(sample[part]).to(self._device)) for part in self._parts(sample, size=size)
-        ]
+        self._labels = self.val.column("label").to_numpy()[sample]
+        self._batches = [(part, self.val.pack(sample[part]).to(self.device)) for part in self._parts(sample, size=size)]
         self._tabular = torch.cat([batch.tabular for _, batch in self._batches])
         self._raw = self._raw_columns()
         batches = [*(batch for _, batch in self._batches), self._empty_batch(1)]
@@ -222,11 +224,10 @@ class _Measured:
         return base
 
     def _encoded(self, batches: Sequence[PackedBatch]) -> list[list[Tensor]]:
-        """Return the features of each text and record."""
         features: list[list[Tensor]] = [[] for _ in self._roles]
         for batch in batches:
             self._check_stopped()
-            encoded = zip(self._model.branches.values(), self._model.encode(batch), batch.texts, strict=True)
+            encoded = zip(self.model.branches.values(), self.model.encode(batch), batch.texts, strict=True)
             for i, (branch, of_text, text) in enumerate(encoded):
                 features[i] += of_text.split(text.record_lengths if branch.per_token else 1)
         return features
@@ -235,15 +236,15 @@ class _Measured:
         """Read the joined columns of the sample's rows, in its order."""
         if not self._joined:
             return {}
-        files = find_data_files(self._paths.channel("val"), self._hp.val_filename)
-        table = read_rows(files, self._joined, self._val.column("row").to_numpy()[self._sample])
+        files = find_data_files(self.paths.channel("val"), self.hp.val_filename)
+        table = read_rows(files, self._joined, self.val.column("row").to_numpy()[self._sample])
         return {name: table[name] for name in self._joined}
 
     def _parts(self, sample: np.ndarray, *, size: int) -> list[np.ndarray]:
         """Divide the positions 0..len(sample)-1 in order, by `size` records and by max_tokens_per_batch."""
-        counts = self._val.token_counts(sample)
+        counts = self.val.token_counts(sample)
         ends = np.cumsum(counts)
-        most = self._hp.max_tokens_per_batch or ends[-1]
+        most = self.hp.max_tokens_per_batch or ends[-1]
         parts, start = [], 0
         while start < len(sample):
             stop = int(np.searchsorted(ends, ends[start] - counts[start] + most, side="right"))
@@ -253,11 +254,11 @@ class _Measured:
         return parts
 
     def _check_stopped(self) -> None:
-        if self._stopped():
+        if self.stopped():
             raise NotMade("the job was requested to stop")
 
     def _empty_batch(self, records: int) -> PackedBatch:
-        return pack_records([self._empty] * records, [0] * records).to(self._device)
+        return pack_records(self._empty.take(np.zeros(records, np.int64))).to(self.device)
 
     @torch.inference_mode()
     def _score(self, changed: Mapping[int, _Text], tabular: Tensor) -> tuple[float | None, str | None]:
@@ -270,9 +271,15 @@ class _Measured:
                 text = changed.get(index)
                 features.append(torch.cat([(text.features if text else of_text)[i] for i in positions]))
                 if text:
-                    texts[index] = text.pack(positions).to(self._device)
+                    texts[index] = text.pack(positions).to(self.device)
             logits.append(self._logits(features, replace(batch, texts=tuple(texts), tabular=tabular[positions])))
-        return score(self._labels, softmax(np.concatenate(logits)), self._class_labels)
+        return self._metric(self._labels, logits)
+
+    def _metric(self, labels: np.ndarray, logits: Sequence[np.ndarray]) -> tuple[float | None, str | None]:
+        """Return the metric of parts of logits, or the reason why it is undefined."""
+        probabilities, names = softmax(np.concatenate(logits)), self.data.fitted.class_labels
+        computed = classification_metrics(labels, probabilities, [METRIC], class_labels=names)
+        return computed.values[METRIC], computed.undefined.get(METRIC)
 
     def importance(self, column: str, kind: str, base: float, *, seed: int) -> Importance:
         """Return the mean drop over the shuffles of `column`."""
@@ -298,10 +305,9 @@ class _Measured:
     def _shuffled(self, index: int, order: np.ndarray) -> _Text:
         """Return the text of record order[i] for record i."""
         features = [self._features[index][i] for i in order]
-        return _Text(features, lambda positions: self._val.pack(self._sample[order[positions]]).texts[index])
+        return _Text(features, lambda positions: self.val.pack(self._sample[order[positions]]).texts[index])
 
     def _nothing(self, index: int) -> _Text:
-        """Return the text of the empty record for every record."""
         features = [self._features[index][-1]] * len(self._sample)
         return _Text(features, lambda positions: self._empty_batch(len(positions)).texts[index])
 
@@ -314,7 +320,7 @@ class _Measured:
         records = RecordArrays.from_batch(self._preprocessor.transform(table).batch, self._roles)
 
         def pack(positions: np.ndarray) -> PackedBatch:
-            return pack_records([records] * len(positions), positions.tolist()).to(self._device)
+            return pack_records(records.take(positions)).to(self.device)
 
         features = self._encoded([pack(positions) for positions, _ in self._batches])[index]
         return _Text(features, lambda positions: pack(positions).texts[index])

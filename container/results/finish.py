@@ -3,7 +3,7 @@
 import json
 import logging
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -16,24 +16,19 @@ from container.data.split import PreparedSplit
 from container.decision.decision import Decision
 from container.decision.softmax import softmax
 from container.errors import StopAgreed
-from container.evaluation.evaluation_input import EvaluationInput
-from container.evaluation.explained import ExplainedRecord
-from container.evaluation.explanation import Explanation
+from container.evaluation.evaluation_input import EvaluationInput, VariantReport
 from container.evaluation.fit_decision import describe, fit_decision
 from container.evaluation.predictions import SplitPredictions, write_out_of_fold
-from container.evaluation.variant_report import VariantReport
 from container.export.artifacts import export_model
 from container.job import Job, write_json
 from container.models.ensemble import Network
 from container.parallel.mesh import RankMesh
 from container.results.companion import Combined, add_companion
-from container.results.examples import find_examples
 from container.results.explain import explain
 from container.results.label_issues import report_label_issues
 from container.results.members import trained_model
-from container.results.onnx_costs import OnnxCost, measure_costs
-from container.results.onnx_variants import write_variants
-from container.results.reasons import explain_records
+from container.results.onnx_graphs import OnnxCost, measure_costs, write_variants
+from container.results.shown_records import explain_records, find_examples
 from container.training.job_data import JobData
 from container.training.loop import merge_history
 from container.training.progress import metric_line
@@ -100,8 +95,9 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
         variants=variants,
         run=_run_facts(job, ranks, trained, model, costs),
         ensemble=_ensemble_facts(job, trained, costs),
-    )  # fmt: skip
-    evaluation = replace(evaluation, companion=combined.report, label_issues=issues)
+        companion=combined.report,
+        label_issues=issues,
+    )
     evaluation = _with_records(job, evaluation, data, hp=hp, stop=stop)
     metrics, written = _write_results(job, evaluation, trained, train=data.splits["train"])
     logger.info("%s", metric_line(metrics))
@@ -113,14 +109,14 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
 def _with_records(
     job: Job, evaluation: EvaluationInput, data: JobData, *, hp: Hyperparameters, stop: StopFlag
 ) -> EvaluationInput:
-    """Add the records that the report shows: examples, and predictions with reasons."""
     splits, decision = evaluation.splits, evaluation.decision
-    examples = None if hp.draft else find_examples(job, data, splits, decision=decision)
-    explained: Sequence[ExplainedRecord] = ()
+    if not hp.draft:
+        evaluation = replace(evaluation, examples=find_examples(job, data, splits, decision=decision))
     if hp.explain:
         explained = explain_records(job, data, splits, decision=decision, stopped=lambda: stop.requested)
+        evaluation = replace(evaluation, explained=explained)
         job.timeline.mark("reasons")
-    return replace(evaluation, examples=examples, explained=explained)
+    return evaluation
 
 
 def _without_skipped(hp: Hyperparameters) -> Hyperparameters:
@@ -129,14 +125,6 @@ def _without_skipped(hp: Hyperparameters) -> Hyperparameters:
         return hp
     logger.info("draft: without %s", ", ".join(NOT_IN_A_DRAFT))
     return hp.model_copy(update=NOT_IN_A_DRAFT)
-
-
-def _write_out_of_fold(job: Job, train: PreparedSplit, probabilities: np.ndarray) -> int:
-    """Write the probabilities, and return the size of the file."""
-    path = job.paths.output_data / artifacts.OUT_OF_FOLD
-    labels = train.column("label").to_numpy()
-    write_out_of_fold(path, rows=train.column("row"), labels=labels, probabilities=probabilities)
-    return path.stat().st_size
 
 
 def _fit_decision(job: Job, trained: Trained, data: JobData) -> Decision:
@@ -159,7 +147,6 @@ def _fit_decision(job: Job, trained: Trained, data: JobData) -> Decision:
 def _run_facts(
     job: Job, ranks: RankMesh, trained: Trained, model: Network, costs: Mapping[str, OnnxCost]
 ) -> dict[str, Any]:
-    """Return the facts about the run for the report."""
     state = trained.state
     metric = job.hp.monitored_metric
     compared = {f"{metric.name} of each network": shown_values(trained.values)} if trained.values else {}
@@ -191,15 +178,7 @@ def _ensemble_facts(job: Job, trained: Trained, costs: Mapping[str, OnnxCost]) -
 
 
 def _evaluation_input(
-    job: Job,
-    trained: Trained,
-    *,
-    data: JobData,
-    decision: Decision,
-    explanation: Explanation | None,
-    variants: Sequence[VariantReport],
-    run: dict[str, Any],
-    ensemble: dict[str, Any] | None,
+    job: Job, trained: Trained, *, data: JobData, decision: Decision, **results: Any
 ) -> EvaluationInput:
     splits = {}
     for name, logits in trained.logits.items():
@@ -219,15 +198,12 @@ def _evaluation_input(
         history=merge_history(trained.state.history),
         data_summary=data.prepared.summary,
         hyperparameters=job.hp.model_dump(mode="json"),
-        run=run,
         class_weights=data.class_weights,
         decision=decision,
-        explanation=explanation,
-        variants=variants,
         timeline=job.timeline,
         uncalibrated={name: softmax(logits) for name, logits in trained.logits.items()},
         tuning=_search_summary(job),
-        ensemble=ensemble,
+        **results,
     )
 
 
@@ -255,7 +231,9 @@ def _write_results(
     predictions = (f"{name}_predictions.{evaluation.input_format}" for name in evaluation.splits)
     written = {name: (out / name).stat().st_size for name in (*artifacts.REQUIRED_EVALUATION_FILES, *predictions)}
     if trained.out_of_fold is not None:
-        written[artifacts.OUT_OF_FOLD] = _write_out_of_fold(job, train, trained.out_of_fold)
+        path, labels = out / artifacts.OUT_OF_FOLD, train.column("label").to_numpy()
+        write_out_of_fold(path, rows=train.column("row"), labels=labels, probabilities=trained.out_of_fold)
+        written[artifacts.OUT_OF_FOLD] = path.stat().st_size
     return metrics, written
 
 

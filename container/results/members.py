@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,12 +16,11 @@ from container.parallel.mesh import RankMesh
 from container.preprocessing.prepared import PreparedData
 from container.training.checkpoint import CheckpointStore, load_weights
 from container.training.checkpoint_files import Checkpoint
-from container.training.final_predictions import FinalPredictions
 from container.training.job_data import JobData, positions_in_fold
-from container.training.predict import weighted_log_loss
+from container.training.predict import predict_split, weighted_log_loss
 from container.training.state import TrainingState
 from container.training.stop import StopFlag
-from container.training.train import Trained, build_model, choose_weights
+from container.training.train import Trained, build_model, choose_weights, float32_execution, train_and_predict
 from container.training.training_run import forget_missing_best
 from contracts.hyperparameters import Hyperparameters
 
@@ -30,17 +29,70 @@ logger = logging.getLogger(__name__)
 AVERAGE, DISTILL = "average", "distill"
 
 
+@dataclass(frozen=True)
+class Predicted:
+    """The predictions of the members of an ensemble. n members.
+
+    Attributes:
+        logits: by split. n x [N, K] each
+        of_train: probabilities of the rows of train: of the members that did not train on a row, or else the average of
+            all; None if they are not wanted. [len(train), K]
+        values: early_stop_metric on val of each member and of their average, by name.
+        best: the member that is best on val.
+        checkpoints: those that hold the chosen weights of each.
+    """
+
+    logits: Mapping[str, Sequence[np.ndarray]]
+    of_train: np.ndarray | None
+    values: Mapping[str, float | None]
+    best: "_Network"
+    checkpoints: tuple[Checkpoint, ...]
+
+
 def predict_members(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> Trained:
-    """Predict val with each member, then val and test with their average; see FinalPredictions.
+    """Predict val with each member, then val and test with their average.
 
     Raises:
         StopAgreed: the ranks agreed to stop.
         ContractError: the checkpoint with the weights of a member is missing.
     """
-    trained = Members(job, ranks, data=data, stop=stop).average()
-    logger.info("%s; the model is %s", job.hp.monitored_metric.describe(trained.values), trained.weights)
+    found = predict_each(job, ranks, "val", "test", data=data, stop=stop, train=bool(job.hp.cross_fit))
+    combined = {name: log_mean_probabilities(each).astype(np.float32) for name, each in found.logits.items()}
+    best = found.best.member.name
+    weights = f"the average of the probabilities of {len(job.members)} networks, of which {best} is best"
+    logger.info("%s; the model is %s", job.hp.monitored_metric.describe(found.values), weights)
     job.timeline.mark("evaluate")
-    return trained
+    of_train = found.of_train
+    return Trained(found.best.state, found.checkpoints, weights, combined, values=found.values, out_of_fold=of_train)
+
+
+def distill(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> Trained:
+    """Predict train with the members, then train the job's network on the labels and these probabilities.
+
+    Source: Hinton et al., 2015, Distilling the Knowledge in a Neural Network.
+
+    The predictions are computed again when a stopped job goes on: they take less time than an epoch for each member.
+
+    Raises:
+        StopAgreed, ContractError: as `train_and_predict`, and if the checkpoint of a member is missing.
+    """
+    hp, metric = job.hp, job.hp.monitored_metric
+    found = predict_each(job, ranks, "val", data=data, stop=stop, train=True)
+    assert found.of_train is not None
+    logger.info("%s; one more network learns from them", metric.describe(found.values))
+    job.timeline.mark("predict with networks")
+    student = train_and_predict(job, ranks, data=data.with_targets(found.of_train), stop=stop)
+    value, _ = on_val(hp, data, student.logits["val"])
+    values, best = {**found.values, DISTILL: value}, found.best.member.name
+    logger.info("%s", metric.describe(values))
+    if metric.rank(value) > metric.rank(values[best]):
+        logger.warning("distill: the network is worse on val than %s, one of those it learned from", best)
+    return replace(
+        student,
+        weights=f"one network, trained on the probabilities of {len(job.members)}: {student.weights}",
+        values=values,
+        out_of_fold=found.of_train if hp.cross_fit else None,
+    )
 
 
 @dataclass(frozen=True)
@@ -65,91 +117,27 @@ class _Network:
         return cls(member, store, state, checkpoint, weights)
 
 
-@dataclass(frozen=True)
-class Teacher:
-    """The predictions of several networks, for the network that learns from them.
-
-    Attributes:
-        targets: probabilities of the rows of train: of the networks that did not train on a row, or else their average.
-            [len(train), K]
-        values: early_stop_metric on val of each network and of their average, by name.
-        best: the name of the network that is best on val.
-    """
-
-    targets: np.ndarray
-    values: Mapping[str, float | None]
-    best: str
-
-
-class Members:
-    """The members on this job's ranks; every method is collective."""
-
-    def __init__(self, job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> None:
-        self._job, self._ranks, self._data, self._stop = job, ranks, data, stop
-        self._networks = [_Network.of(member, job, ranks) for member in job.members]
-        model = build_model(job.hp, data.prepared, pretrained=False)
-        self._predictions = FinalPredictions(model, job.hp, ranks, data=data, stop=stop)
-
-    def average(self) -> Trained:
-        """Return the average of the members' probabilities, with those of the rows that a member left out."""
-        logits, out_of_fold = self._predict_each("val", "test", train=False)
-        combined = {name: log_mean_probabilities(each).astype(np.float32) for name, each in logits.items()}
-        values, best = self._compare(logits["val"])
-        return Trained(
-            best.state,
-            tuple(network.checkpoint for network in self._networks),
-            f"the average of the probabilities of {len(self._networks)} networks, of which {best.member.name} is best",
-            combined,
-            values={**values, AVERAGE: self._on_val(combined["val"])[0]},
-            out_of_fold=out_of_fold,
-        )
-
-    def teacher(self) -> Teacher:
-        """Return the members' predictions of train, and the values on val."""
-        logits, of_train = self._predict_each("val", train=True)
-        assert of_train is not None
-        values, best = self._compare(logits["val"])
-        average, _ = self._on_val(log_mean_probabilities(logits["val"]))
-        return Teacher(of_train, {**values, AVERAGE: average}, best.member.name)
-
-    def _predict_each(self, *splits: str, train: bool) -> tuple[dict[str, list[np.ndarray]], np.ndarray | None]:
-        """Return the logits of each member by split, and probabilities of train.
-
-        The probabilities of a row are those of the member that left it out, or the average if no member did.
-
-        Args:
-            train: return the probabilities also without cross_fit.
-
-        Returns:
-            n x [N, K] for each split; [len(train), K] or None.
-        """
-        rows = self._data.splits["train"]
-        logits: dict[str, list[np.ndarray]] = {name: [] for name in splits}
-        wanted = train or self._job.hp.cross_fit
-        of_train = np.zeros((len(rows), self._job.hp.num_classes)) if wanted else None
-        for network in self._networks:
-            self._load(network)
-            for name, predicted in logits.items():
-                predicted.append(self._predictions.of(self._data.splits[name]))
-            if of_train is not None:
-                fold = network.member.fold
-                positions = np.arange(len(rows)) if fold is None else positions_in_fold(rows, fold)
-                share = 1 / len(self._networks) if fold is None else 1
-                of_train[positions] += share * softmax(self._predictions.of(rows.part(positions)))
-        return logits, of_train
-
-    def _load(self, network: _Network) -> None:
-        self._predictions.load(network.store, network.checkpoint)
-
-    def _compare(self, logits: Sequence[np.ndarray]) -> tuple[dict[str, float | None], _Network]:
-        """Return the metric on val of each member by name, and the best member. n x [N, K]"""
-        values = [self._on_val(each) for each in logits]
-        ranks = [self._job.hp.monitored_metric.rank(*each) for each in values]
-        named = {network.member.name: value for network, (value, _) in zip(self._networks, values, strict=True)}
-        return named, self._networks[ranks.index(min(ranks))]
-
-    def _on_val(self, logits: np.ndarray) -> tuple[float | None, float | None]:
-        return on_val(self._job.hp, self._data, logits)
+def predict_each(job: Job, ranks: RankMesh, *splits: str, data: JobData, stop: StopFlag, train: bool) -> Predicted:
+    """Predict `splits`, val among them, and if wanted train, with each member; collective."""
+    networks = [_Network.of(member, job, ranks) for member in job.members]
+    execution, rows = float32_execution(job.hp, ranks, data), data.splits["train"]
+    logits: dict[str, list[np.ndarray]] = {name: [] for name in splits}
+    of_train = np.zeros((len(rows), job.hp.num_classes)) if train else None
+    for network in networks:
+        network.store.load_weights(network.checkpoint, execution.module)
+        for name, predicted in logits.items():
+            predicted.append(predict_split(execution, data.splits[name], hp=job.hp, stop=stop))
+        if of_train is not None:
+            fold = network.member.fold
+            positions = np.arange(len(rows)) if fold is None else positions_in_fold(rows, fold)
+            share = 1 / len(networks) if fold is None else 1
+            of_train[positions] += share * softmax(predict_split(execution, rows.part(positions), hp=job.hp, stop=stop))
+    found = [on_val(job.hp, data, each) for each in logits["val"]]
+    ranked = [job.hp.monitored_metric.rank(*each) for each in found]
+    values = {network.member.name: value for network, (value, _) in zip(networks, found, strict=True)}
+    values[AVERAGE], _ = on_val(job.hp, data, log_mean_probabilities(logits["val"]).astype(np.float32))
+    best, checkpoints = networks[ranked.index(min(ranked))], tuple(network.checkpoint for network in networks)
+    return Predicted(logits, of_train, values, best, checkpoints)
 
 
 def on_val(hp: Hyperparameters, data: JobData, logits: np.ndarray) -> tuple[float | None, float | None]:

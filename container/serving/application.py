@@ -6,17 +6,24 @@ import logging
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from http import HTTPStatus
-from typing import Any
+from typing import Any, BinaryIO
 
-from container.serving.capacity import execution_parameters, measure
 from container.serving.errors import RequestError, as_request_error, check_limit, error_body
 from container.serving.gunzip import Gunzipped
 from container.serving.model_process import ModelProcess
-from contracts.serving import BODIES, JSON, ServingSettings
+from contracts.serving import (
+    BODIES,
+    JSON,
+    JSON_LINES,
+    MOST_TRANSFORM_MIB,
+    PAYLOAD_MIB,
+    TRANSFORM_REQUESTS,
+    ServingSettings,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +32,9 @@ Response = tuple[HTTPStatus, bytes, str]  # status, body, Content-Type
 PING = "/ping"
 RETRY = ("Retry-After", "1")  # a header of each response 503
 _REMEMBERED = 100_000  # latencies kept for the log
+_MIB = 1 << 20
+_SHARE = 0.5  # of the time for a request that the computation of full payloads may take
+_MEASURE_SECONDS = 0.5
 
 
 class Application:
@@ -172,3 +182,50 @@ def _headers(environ: Mapping[str, Any]) -> dict[str, str]:
 
 def _error(status: HTTPStatus, cause: str, fix: str = "") -> Response:
     return status, error_body(status, cause, fix), JSON
+
+
+def measure(
+    answer: Callable[[BinaryIO, dict[str, str]], object], lines: Sequence[bytes], *, max_bytes: int
+) -> float | None:
+    """Return how many bytes are answered per second, for the slowest of `lines`; None without lines."""
+    rates = []
+    for line in lines:
+        count, seconds = 1, 0.0
+        while seconds < _MEASURE_SECONDS and 2 * count * len(line) <= min(max_bytes, _MIB):
+            count *= 2
+            began = time.perf_counter()
+            answer(io.BytesIO(line * count), {"Content-Type": JSON_LINES, "Accept": JSON_LINES})
+            seconds = time.perf_counter() - began
+        if seconds:
+            rates.append(count * len(line) / seconds)
+            logger.info("measured: %.0f records/s of %d bytes", count / seconds, len(line))
+    return min(rates, default=None)
+
+
+def execution_parameters(bytes_per_second: float | None, settings: ServingSettings) -> dict[str, Any]:
+    """Return the response to GET /execution-parameters, which a batch transform uses where its user sets nothing.
+
+    All concurrent payloads together take at most half of SERVING_TIMEOUT_SECONDS.
+    """
+    room = min(MOST_TRANSFORM_MIB, BODIES * settings.serving_max_bytes / _MIB)
+    if bytes_per_second is not None:
+        room = min(room, _SHARE * settings.serving_timeout_seconds * bytes_per_second / _MIB)
+    concurrent = max(1, min(TRANSFORM_REQUESTS, settings.serving_concurrency, int(room)))
+    payload = max(1, min(PAYLOAD_MIB, settings.serving_max_bytes // _MIB, int(room / concurrent)))
+    if bytes_per_second is not None:
+        seconds = concurrent * payload * _MIB / bytes_per_second
+        logger.info("batch transform: %d payloads of %d MiB take up to %.1f s", concurrent, payload, seconds)
+        if seconds > settings.serving_timeout_seconds:
+            logger.warning(
+                "batch transform: a payload of 1 MiB can take longer than SERVING_TIMEOUT_SECONDS=%g. Set it, and "
+                "InvocationsTimeoutInSeconds of the transform job, to more than %.0f, or use a larger instance.",
+                settings.serving_timeout_seconds,
+                seconds,
+            )
+    if settings.serving_max_bytes < _MIB:
+        logger.warning(
+            "batch transform: a payload of 1 MiB can exceed SERVING_MAX_BYTES=%d. Set it to at least %d.",
+            settings.serving_max_bytes,
+            _MIB,
+        )
+    return {"MaxConcurrentTransforms": concurrent, "BatchStrategy": "MULTI_RECORD", "MaxPayloadInMB": payload}

@@ -14,10 +14,9 @@ import os
 from functools import cache
 
 from container.serving.answers import write_answer
-from container.serving.explain_requests import HEADER
 from container.serving.media_types import response_type
 from container.serving.model import Prediction, ServedModel
-from container.serving.requests import Request, read_request
+from container.serving.requests import HEADER, Request, read_request
 from contracts.inference_script import Context
 from contracts.serving import JSON, ServingSettings
 

@@ -1,9 +1,9 @@
 """Serve the model of a package: the Predictor, the package's calibration, the decision."""
 
 import itertools
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Self
@@ -12,12 +12,11 @@ import numpy as np
 import pyarrow as pa
 
 from container.attribution.parts import Question
-from container.attribution.reasons import Work, advance
+from container.attribution.reasons import Work, direct, run_steps
 from container.data.records import RecordArrays
 from container.errors import RecordTooLongError
 from container.predictor import Predictor
 from container.serving.calibration import calibrated
-from container.serving.capacity import sample_lines
 from container.serving.errors import RequestError
 from container.serving.parts import Part
 from container.serving.requests import Request
@@ -26,12 +25,9 @@ from contracts.errors import ContractError, one_line
 from contracts.package_inputs import CalibrationMap
 from contracts.serving import CALIBRATION, ServingSettings
 
+_WORDS = "the parcel arrived late and one item was missing so we would like a refund please "
+
 Compute = Callable[[Work], np.ndarray]
-
-
-def direct(work: Work) -> np.ndarray:
-    """Compute a step at once."""
-    return work.compute(work.records, work.indices)
 
 
 @dataclass(frozen=True)
@@ -73,10 +69,6 @@ class Prepared:
     errors: Sequence[str]
     table: pa.Table | None = None
     question: Question | None = None
-
-    def scored(self, probabilities: np.ndarray, reasons: Sequence[dict[str, Any]] | None = None) -> "Scored":
-        """Return the result for the probabilities [V, K] and the reasons [V] of the valid records."""
-        return Scored(probabilities, self.valid, self.errors, reasons)
 
 
 @dataclass(frozen=True)
@@ -151,7 +143,11 @@ class ServedModel:
         # About one chunk of English text; no tokenizer makes more than `max_tokens` tokens of it.
         characters = min([max_tokens // 4, *(4 * field.max_sen_len // len(field.columns) for field in fields)])
         texts = [column for field in fields for column in field.columns]
-        return sample_lines(self.feature_inputs, texts, characters=characters)
+        lines = []
+        for length in (1, characters):
+            text = (_WORDS * (length // len(_WORDS) + 1))[:length]
+            lines.append(json.dumps(dict.fromkeys(self.feature_inputs) | dict.fromkeys(texts, text)).encode() + b"\n")
+        return lines
 
     def predict(self, request: Request) -> Prediction:
         """Predict the records of a request.
@@ -171,24 +167,15 @@ class ServedModel:
             run: calls a function that prepares records.
         """
         probabilities = compute(Work(self.compute, part.records, part.indices))
-        return part.scored(probabilities, self._reasons(part, compute, run) if part.question is not None else None)
-
-    def _reasons(
-        self, part: Prepared, compute: Compute, run: Callable[[Callable[[], Any]], Any]
-    ) -> list[dict[str, Any]]:
-        """Return the reasons of the valid records of a part, before the package's calibration."""
-        if not part.indices:
-            return []  # every record is invalid
-        assert part.table is not None
-        assert part.question is not None
-        found = []
-        for records, row in zip(part.records, part.indices):
-            steps = self._predictor.reasons(part.table, row, records, question=part.question)
-            step = run(partial(advance, steps))
-            while isinstance(step, Work):
-                step = run(partial(advance, steps, compute(step)))
-            found.append(step)
-        return found
+        question, table = part.question, part.table
+        reasons = None if question is None else []
+        if question is not None and table is not None:  # the reasons are those before the package's calibration
+            steps = [
+                self._predictor.reasons(table, row, records, question=question)
+                for records, row in zip(part.records, part.indices)
+            ]
+            reasons = [run_steps(each, compute, run) for each in steps]
+        return Scored(probabilities, part.valid, part.errors, reasons)
 
     def prepare(self, request: Request) -> Iterator[Prepared]:
         """Return the records of a request, preprocessed in parts.

@@ -66,13 +66,14 @@ class ModelProcess:
         self._closed = False
         self._idle: deque[socket.socket] = deque()
         self._control, control = socket.socketpair()
+        server = os.getpid()
         try:
             self._process_id = os.fork()
         except OSError as error:
             raise ContractError(f"the model's process cannot be started: {error}", MORE_THREADS) from error
         if not self._process_id:
             self._control.close()
-            _run(folder, control, timeout)
+            _run(folder, control, timeout, server)
         os.setpgid(self._process_id, self._process_id)
         control.close()
         atexit.register(self.close)
@@ -157,11 +158,11 @@ class ModelProcess:
         return ours
 
 
-def _run(folder: Path, control: socket.socket, timeout: float) -> NoReturn:
+def _run(folder: Path, control: socket.socket, timeout: float, server: int) -> NoReturn:
     try:
         for number in STOP_SIGNALS:
             signal.signal(number, lambda *_: None)  # the server's process decides when this one ends
-        die_with_parent()
+        die_with_parent(server)
         os.nice(_NICE)
         sys.setswitchinterval(_SWITCH_SECONDS)
         runner = _load(folder, control)

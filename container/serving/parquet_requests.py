@@ -112,7 +112,6 @@ def _row_bytes(batch: pa.RecordBatch) -> np.ndarray:
 
 
 def _lengths(column: pa.Array) -> pa.Array:
-    """Return the bytes of each text."""
     if isinstance(column, pa.DictionaryArray):
         return _lengths(column.dictionary).take(column.indices)
     return pc.call_function("binary_length", [column.cast(pa.large_binary())])

@@ -4,14 +4,15 @@ import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from itertools import count
 from typing import Any
 
 import pyarrow as pa
 
+from container.attribution.parts import LEVELS, Question
 from container.serving.csv_requests import csv_parts
 from container.serving.errors import RequestError, bad_request, check_limit
-from container.serving.explain_requests import FIELD, asked_in_header, read_question
 from container.serving.media_types import HEADERS, MediaType, request_type
 from container.serving.parquet_requests import parquet_parts
 from container.serving.parts import MAX_COLUMNS, Part, check_columns, grouped
@@ -35,6 +36,16 @@ _EMPTY_LIST = re.compile(rf"\[{_BLANK}\]")
 _JSON_FIX = (
     'Send an object {column: value}, an array of them, or {"instances": [...]}; JSON Lines: one object per line.'
 )
+
+# Which reasons a request asks for: a field of JSON, or a header, which any Content-Type can have.
+FIELD = "explain"
+HEADER = "X-Amzn-SageMaker-Custom-Attributes"
+_EXPLAIN_FORM = (
+    f'Send one of {", ".join(LEVELS)}, or in JSON {{"level": "column", "top": 5}}; in {HEADER}: explain=column,top=5.'
+)
+_SEPARATOR = re.compile(r"[,;\s]+")
+_YES, _NO = ("", "true", "True", True), ("false", "False", "off", False, None, {})
+_LARGEST = 9  # digits of `top`
 
 
 @dataclass(frozen=True)
@@ -314,3 +325,43 @@ def _decoded(body: bytes) -> str:
 
 def _not_json(cause: str) -> RequestError:
     return bad_request(cause, _JSON_FIX)
+
+
+def asked_in_header(attributes: str | None) -> Any:
+    """Return what the custom attributes ask for, as in the JSON field; None if nothing."""
+    items = (item.partition("=")[::2] for item in _SEPARATOR.split(attributes or ""))
+    found = {name.strip().lower(): value.strip() for name, value in items}
+    if FIELD not in found:
+        return None
+    level = found[FIELD]
+    return {"level": level, "top": found["top"]} if "top" in found and level not in _NO else level
+
+
+def read_question(asked: Any, limits: ServingSettings) -> Question | None:
+    """Return the question of a JSON field or header; None if it asks for no reasons.
+
+    Raises:
+        RequestError: 400, an unknown level or a `top` that is no number of parts; 403, the server does not allow it.
+    """
+    if asked in _NO:
+        return None
+    given: Mapping[str, Any] = asked if isinstance(asked, Mapping) else {"level": asked}
+    if unknown := given.keys() - {"level", "top"}:
+        raise bad_request(f"{FIELD}: {shown(sorted(unknown)[0])} is not known", _EXPLAIN_FORM)
+    level: Any = given.get("level", True)
+    try:
+        question = Question(level=LEVELS[0] if level in _YES else level, top=_number(given.get("top")))
+    except ContractError as error:
+        raise bad_request(f"{FIELD}: {error.cause}", error.fix) from error
+    allowed = limits.serving_explain
+    if allowed == "off" or (allowed == "column" and question.level != "column"):
+        cause = f"{FIELD}: reasons at level {question.level!r} are not allowed: SERVING_EXPLAIN is {allowed}"
+        fix = "Ask for level 'column'." if allowed == "column" else "Send the request without it."
+        raise RequestError(HTTPStatus.FORBIDDEN, cause, fix)
+    return question
+
+
+def _number(value: Any) -> Any:
+    """Return the number of a text: the decoder of requests reads numbers as text."""
+    is_number = isinstance(value, str) and value.isascii() and value.isdecimal() and len(value) <= _LARGEST
+    return int(value) if is_number else value

@@ -5,13 +5,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from http import HTTPStatus
 from importlib.util import module_from_spec, spec_from_file_location
 from itertools import count
 from pathlib import Path
-from queue import SimpleQueue
 from types import ModuleType
 from typing import TypeVar
 
@@ -46,8 +45,7 @@ class Turns:
 
     def __init__(self) -> None:
         self.current: int | None = None
-        self._calls: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        threading.Thread(target=self._work, name="turns", daemon=True).start()
+        self._numbers, self._thread = count(), ThreadPoolExecutor(1)
 
     def run(self, call: Callable[[], Result], timeout: float) -> Result:
         """Return the result of `call`, after the calls that came before it.
@@ -56,29 +54,14 @@ class Turns:
             DeadlineError: `timeout` seconds passed; a call that has begun is not interrupted.
             Exception: the error that `call` raised.
         """
-        answer: Future[Result] = Future()
-        self._calls.put(partial(_answer, answer, call))
-        return result_within(answer, timeout)
+        return result_within(self._thread.submit(self._numbered, call), timeout)
 
-    def _work(self) -> None:
-        for number in count():
-            call = self._calls.get()
-            self.current = number
-            call()
+    def _numbered(self, call: Callable[[], Result]) -> Result:
+        self.current = next(self._numbers)
+        try:
+            return call()
+        finally:
             self.current = None
-
-
-def _answer(answer: Future[Result], call: Callable[[], Result]) -> None:
-    if answer.cancelled():
-        return
-    try:
-        result = call()
-    except BaseException as error:  # a package's own inference.py may call sys.exit
-        if answer.set_running_or_notify_cancel():
-            answer.set_exception(error)
-        return
-    if answer.set_running_or_notify_cancel():
-        answer.set_result(result)
 
 
 class ModelRunner:

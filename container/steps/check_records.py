@@ -1,7 +1,7 @@
 """The records of processed_data that a package must answer as the training job predicted them."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from container.preprocessing.transform import Preprocessor
 from container.serving.calibration import calibrated
 from container.steps.metrics.read_predictions import find_predictions
 from container.steps.program import StepRun
-from container.steps.sample_requests import Record
 from container.tables.channel_files import TableSlice, read_head
 from container.tables.data_files import find_data_files
 from container.tables.values import keys, numbers, texts
@@ -25,6 +24,8 @@ from contracts.package_inputs import CalibrationMap
 from contracts.serving import CALIBRATION
 
 logger = logging.getLogger(__name__)
+
+Record = Mapping[str, Any]
 
 _SPLITS = ("test", "val")  # the first of them that exists is compared
 

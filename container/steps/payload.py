@@ -14,22 +14,65 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 
 from container.archives import extract_archive, write_archive
 from container.preprocessing.fitted import FittedPreprocessing
 from container.serving import inference
 from container.serving.answers import PROBABILITIES
 from container.steps import ask_package
-from container.steps.check_records import Expected, expected_records
+from container.steps.check_records import Expected, Record, expected_records
 from container.steps.program import StepRun
-from container.steps.sample_requests import SUFFIXES, Record, request_body
 from contracts import artifacts
 from contracts.errors import ContractError
-from contracts.serving import CODE_FOLDER, CSV, ENTRY_POINT, JSON, MEDIA_TYPES, RecordSettings, ServingSettings
+from contracts.serving import (
+    CODE_FOLDER,
+    CSV,
+    ENTRY_POINT,
+    JSON,
+    JSON_LINES,
+    MEDIA_TYPES,
+    PARQUET,
+    RecordSettings,
+    ServingSettings,
+)
 from contracts.spelling import did_you_mean
 from contracts.steps import ARCHIVED_MODEL, PAYLOAD_ARCHIVE, PAYLOAD_CHECK, PayloadSettings
 
 logger = logging.getLogger(__name__)
+
+SUFFIXES = {CSV: "csv", JSON: "json", JSON_LINES: "jsonl", PARQUET: "parquet"}
+
+
+def request_body(
+    records: Sequence[Record], media_type: str, *, header: bool = True, csv_columns: Sequence[str] | None = None
+) -> bytes:
+    """Return the body of a request for `records`, which have the same columns.
+
+    JSON: an object for one record, an array for several; CSV: missing values empty.
+
+    Args:
+        header: whether CSV has a header line.
+        csv_columns: the columns of CSV, in order; empty if no record has them. None: those of the records.
+    """
+    if media_type == JSON:
+        return json.dumps(records[0] if len(records) == 1 else list(records), ensure_ascii=False, indent=1).encode()
+    if media_type == JSON_LINES:
+        return "".join(f"{json.dumps(dict(record), ensure_ascii=False)}\n" for record in records).encode()
+    if media_type == CSV:
+        text = io.StringIO(newline="")
+        # With the terminator \r\n, it quotes cells that contain \r or \n.
+        writer = csv.DictWriter(text, csv_columns or list(records[0]), extrasaction="ignore")
+        if header:
+            writer.writeheader()
+        writer.writerows(records)
+        return text.getvalue().encode()
+    assert media_type == PARQUET, media_type
+    sink = io.BytesIO()
+    pq.write_table(pa.table({name: pa.array([record[name] for record in records]) for name in records[0]}), sink)
+    return sink.getvalue()
+
 
 _SUM_TOLERANCE = 1e-3
 _LONGEST = 1_800.0  # seconds in which a package is loaded and answers

@@ -18,18 +18,75 @@ from types import FrameType
 from typing import Any
 
 from container.failure import Failure, write_failure
+from container.hosts.topology import HostNames, check_listed
 from container.processes import set_up_logging
-from container.steps.hosts import is_sharded, read_hosts, with_local_paths
 from container.tables.data_files import data_files, listed
 from contracts.atomic_files import temporary_path
 from contracts.errors import ContractError
-from contracts.input_files import exists, files_below, read_as
+from contracts.input_files import exists, expected_content, files_below, read_as, read_object
 from contracts.paths import SETTINGS_FILE
 from contracts.spelling import did_you_mean, letters
-from contracts.step_contract import ProcessingSettings, StepContract, StepFolder, StepSettings, message_file
+from contracts.step_contract import (
+    ProcessingSettings,
+    StepContract,
+    StepFolder,
+    StepSettings,
+    message_file,
+    processing_config,
+    processing_resources,
+)
 from contracts.steps import PROCESSING_STEPS
 
 logger = logging.getLogger(__name__)
+
+_FIX = "Keep the file that the service writes, or remove it: then the job has one host with all files."
+
+
+@dataclass(frozen=True)
+class _Resources:
+    """The content of resourceconfig.json."""
+
+    hosts: HostNames
+    current_host: str
+
+
+@dataclass(frozen=True)
+class Hosts:
+    """The hosts of this job, in the same order on every host."""
+
+    names: tuple[str, ...]
+    current: str
+
+    @property
+    def rank(self) -> int:
+        return self.names.index(self.current)
+
+    @property
+    def several(self) -> bool:
+        return len(self.names) > 1
+
+
+def read_hosts(root: Path) -> Hosts:
+    """Return the hosts that SageMaker lists; a local run has one host."""
+    path = processing_resources(root)
+    if not exists(path):
+        return Hosts(("localhost",), "localhost")
+    resources = read_as(path, _Resources, _FIX)
+    with expected_content(path, _FIX):
+        check_listed([resources.current_host], resources.hosts)
+    return Hosts(tuple(sorted(resources.hosts)), resources.current_host)
+
+
+def is_sharded(root: Path, input_name: str) -> bool:
+    """Return whether each host has a part of an input's files instead of all of them."""
+    path = processing_config(root)
+    request = read_object(path, _FIX) if exists(path) else {}
+    with expected_content(path, _FIX):
+        listed = {each["InputName"]: each for each in request.get("ProcessingInputs") or []}
+        source = listed.get(input_name, {})
+        place = source.get("S3Input") or source.get("DatasetDefinition") or {}
+        return place.get("S3DataDistributionType") == "ShardedByS3Key"
+
 
 _NEARLY = 0.9  # similarity of the letters of two names, from which one is a misspelling of the other
 
@@ -108,7 +165,6 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
     message = message_file(root)
     message.unlink(missing_ok=True)
     try:
-        contract = with_local_paths(contract, root)
         _remove_outputs(contract, root)
         settings = contract.settings.from_environment(_variables(contract, root, environment))
         if isinstance(settings, ProcessingSettings) and settings.data_key:

@@ -15,10 +15,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from container.tables.column_types import plain_type, replace_surrogates
+from container.tables.column_types import as_common, common_schema, plain_type, replace_surrogates
 from container.tables.csv_blocks import CsvText
 from container.tables.csv_files import csv_batches, csv_header
-from container.tables.parquet_types import as_common, common_schema
 from contracts.errors import ContractError, first_line
 from contracts.input_files import check_stand_in
 from contracts.spelling import SIMILAR, as_named, did_you_mean

@@ -1,7 +1,7 @@
 """Find the data files of a channel or of a step's input."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -58,24 +58,33 @@ def find_data_files(folder: Path, filename: str | None = None) -> list[Path]:
         check_file(path)
         format_of(path)
         return [path]
-    found = data_files(folder)
-    files = [path for path in found if suffix_of(path) in SUFFIXES]
-    others = [path for path in found if suffix_of(path) not in SUFFIXES]
+    files = known_files(folder, data_files(folder), SUFFIXES, suffix_of)
     if not files:
         raise ContractError(
             f"channel {folder.name}: no data file in {folder}; {_content(folder)}",
             f"Put files there whose names end with one of {', '.join(SUFFIXES)}.",
         )
-    if others:
-        logger.info(
-            "%s: ignored, because the name does not end with one of %s: %s.",
-            folder, ", ".join(SUFFIXES), listed(folder, others),
-        )  # fmt: skip
-    empty = [path for path in files if is_empty(path)]
-    if not empty or len(empty) == len(files):
-        return files
-    logger.info("%s: ignored, because the file is empty: %s.", folder, listed(folder, empty))
-    return [path for path in files if path not in empty]
+    return files
+
+
+def known_files(
+    folder: Path, files: Sequence[Path], suffixes: Collection[str], suffix: Callable[[Path], str]
+) -> list[Path]:
+    """Return those of the files below a folder with one of the suffixes, without empty ones unless all are empty.
+
+    Name the others in the log.
+    """
+    known = [path for path in dict.fromkeys(files) if suffix(path) in suffixes]
+    empty = {path for path in known if is_empty(path)}
+    if len(empty) == len(known):
+        empty = set()
+    for reason, ignored in (
+        (f"the name does not end with one of {', '.join(suffixes)}", set(files).difference(known) if known else ()),
+        ("the file is empty", empty),
+    ):
+        if ignored:
+            logger.info("%s: ignored, because %s: %s.", folder, reason, listed(folder, sorted(ignored)))
+    return [path for path in known if path not in empty]
 
 
 def is_empty(path: Path) -> bool:

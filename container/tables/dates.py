@@ -1,5 +1,6 @@
 """Read dates and times in the usual notations, in the same way for files, records and every type of column."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -23,8 +24,10 @@ _CLOCKS_OF_12_HOURS = ("", " %I:%M %p", " %I:%M:%S %p")
 _MISSING = {*MISSING_NUMBERS, "nat"}
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _DAY = 86_400.0
-_FIX = "Write it as {}, with or without a time, or leave the cell empty."
+_FIX = "Write it as {}, or leave the cell empty."
 _EXAMPLE = datetime(2026, 11, 27)
+# datetime.fromisoformat takes any sign before the time: that of a time zone, too.
+_ISO_FORM = re.compile(r"\d{4}-?(\d\d-?\d\d|W\d\d(-?\d)?)([Tt ].+)?")
 
 
 @dataclass(frozen=True)
@@ -86,30 +89,34 @@ def date_parts(seconds: np.ndarray) -> np.ndarray:
     return np.stack([*(np.where(missing, np.nan, part) for part in parts), missing.astype(np.float64)])
 
 
-def with_date_parts(
+def date_columns(
     table: pa.Table | pa.RecordBatch, readings: Mapping[str, DateReading], *, origin: Origin
-) -> pa.Table | pa.RecordBatch:
-    """Return the table with the numeric columns that a model reads of its dates.
+) -> dict[str, pa.Array]:
+    """Return the numeric columns that a model reads of a table's dates, by name. [R] each
+
+    They are no columns of the table, which may have a column of the same name.
 
     Raises:
         ContractError: a value that is no date in the column's format, or a time with a zone beside times without one.
     """
     errors = RowErrors()
+    columns: dict[str, pa.Array] = {}
     for name, reading in readings.items():
         with errors:
             column = contiguous(table[name])
             dates = read_dates(column, reading.format)
             expected = "a date" if reading.format == ISO else f"a date of the form {reading.format}, as in train"
-            fix = _FIX.format(_EXAMPLE.strftime("%Y-%m-%d" if reading.format == ISO else reading.format))
+            example = _EXAMPLE.strftime("%Y-%m-%d" if reading.format == ISO else reading.format)
+            fix = _FIX.format(f"{example}T10:00:00+01:00" if reading.has_zone else f"{example}, with or without a time")
             refuse_values(column, dates.unread, name, expected, fix, origin=origin)
             other = (dates.zoned != reading.has_zone) & ~np.isnan(dates.seconds)
             zone = "with" if reading.has_zone else "without"
             fix = f"Write every time {zone} a time zone."
             refuse_values(column, other, name, f"a time {zone} a time zone, as in train", fix, origin=origin)
             for part, values in zip(date_inputs(name), date_parts(dates.seconds)):
-                table = table.append_column(part, pa.array(values))
+                columns[part] = pa.array(values)
     errors.raise_first()
-    return table
+    return columns
 
 
 def _moment(text: str, date_format: str) -> datetime | None:
@@ -117,7 +124,7 @@ def _moment(text: str, date_format: str) -> datetime | None:
         if date_format == ISO:
             if text.isdigit() and len(text) != len("20261127"):  # e.g. milliseconds since 1970
                 return None
-            return datetime.fromisoformat(text)
+            return datetime.fromisoformat(text) if _ISO_FORM.fullmatch(text) else None
         clocks = _CLOCKS_OF_12_HOURS if text[-1:] in "mM" else _CLOCKS
         return datetime.strptime(text, date_format + clocks[min(text.count(":"), 2)])
     except ValueError:

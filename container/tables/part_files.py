@@ -25,7 +25,7 @@ from container.tables.channel_files import (
     text_header,
 )
 from container.tables.csv_blocks import CsvText, first_cells
-from container.tables.data_files import data_files, is_empty, listed
+from container.tables.data_files import data_files, is_empty, known_files, listed
 from container.tables.json_files import json_batches, json_cell_kinds
 from contracts.errors import ContractError
 from contracts.input_files import check_file, exists
@@ -153,21 +153,17 @@ def open_part_files(
     files: Sequence[Path], *, folder: Path, signature: Sequence[str] | None = None, scratch: Path
 ) -> PartFiles:
     """Return the part files among `files`, which are below `folder`; see `find_part_files`."""
-    known: dict[Path, PartFormat] = {path: FORMATS[suffix] for path in files if (suffix := _suffix(path)) in FORMATS}
-    for path in files:
-        if path not in known:
-            logger.info("%s is ignored: its name must end with one of %s (or .gz after it).", path, ", ".join(FORMATS))
-    if not known:
-        raise ContractError(
-            f"{folder}: has no part file", f"Put files there whose names end with one of {', '.join(FORMATS)} (.gz)."
-        )
-    check_one_format(folder, known)
-    full = [path for path in known if not is_empty(path)]
+    full = known_files(folder, files, FORMATS, _suffix)
     if not full:
-        raise ContractError(f"{next(iter(known))}: the file is empty", "Write at least one row.")
-    if len(full) < len(known):
-        logger.info("%d of %d part files are empty.", len(known) - len(full), len(known))
-    part_format = known[full[0]]
+        found = listed(folder, files) or "no file"
+        raise ContractError(
+            f"{folder}: has no part file; it has {found}",
+            f"Put files there whose names end with one of {', '.join(FORMATS)} (.gz).",
+        )
+    check_one_format(folder, {path: FORMATS[_suffix(path)] for path in full})
+    if is_empty(full[0]):
+        raise ContractError(f"{full[0]}: the file is empty", "Write at least one row.")
+    part_format = FORMATS[_suffix(full[0])]
     if part_format == "parquet":
         full = [_unpacked(path, folder, scratch) for path in full]
     if part_format == "json":

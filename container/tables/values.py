@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 from container.tables.channel_files import Origin
 from container.tables.column_types import exact_integers, is_number, is_text, widen_floats
 from contracts.errors import ContractError, RowErrors, shown
-from contracts.numbers import LARGEST_NUMBER, NumberFormat
+from contracts.value_types import LARGEST_NUMBER, NumberFormat
 
 # How the texts of a category column are read: number: 7.50 is 7.5; float32, float16: also at this precision, so that
 # the Python float 8.100000381469727 is 8.1; span: 23:59:59 is 0 days 23:59:59; text: as they are spelled.
@@ -361,6 +361,12 @@ def plain_numbers(column: pa.Array, written: NumberFormat) -> pa.Array:
         comma = r"^([+-]?[0-9]*),([0-9]+)$"
         plain = pc.replace_substring_regex(plain, pattern=comma, replacement=r"\1.\2")
     return pc.if_else(pc.match_substring_regex(plain, pattern=_NUMBER), plain, text)
+
+
+def read_numbers(column: pa.Array, written: NumberFormat | None) -> tuple[np.ndarray, np.ndarray]:
+    """Return which texts are numbers in a notation (None: 1234.5), and which are neither that nor missing. [R] bool"""
+    parsed, wrong = _parse(column if written is None else plain_numbers(column, written))
+    return parsed.is_valid().to_numpy(zero_copy_only=False), wrong
 
 
 def _fix_of_number(column: pa.Array, wrong: np.ndarray, name: str, otherwise: str) -> str:

@@ -72,29 +72,14 @@ class ChunkTokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Return the token ids of each text, without special tokens."""
-        parts = [[part for part, _ in self._parts(text)] for text in texts]
+        parts = list(map(self._parts, texts))
         encoded = chain.from_iterable(map(self._words.encode_batch, _groups(chain.from_iterable(parts))))
         return [_joined(islice(encoded, len(cut))) for cut in parts]
 
-    def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
-        """Return the token ids of a text, and the index of each token's first character."""
-        ids: list[int] = []
-        starts: list[int] = []
-        for part, begin in self._parts(text):
-            # encode() would hold the interpreter.
-            encoding = self._tokenizer.encode_batch([part], add_special_tokens=False)[0]
-            ids += encoding.ids
-            starts += [begin + start for start, _ in encoding.offsets]
-        return ids, starts
-
-    def _parts(self, text: str) -> Iterator[tuple[str, int]]:
-        """Yield the parts of a text, and the index of each part's first character."""
-        end = 0
-        for part in text_parts(text, _LONGEST_PART, before=" "):
-            # Without the space that messages do not have either.
-            own = part.removeprefix(" ") if end and not self.separator else part
-            end += len(part)
-            yield own, end - len(own)
+    def _parts(self, text: str) -> list[str]:
+        parts = list(text_parts(text, _LONGEST_PART, before=" "))
+        # Without the space that messages do not have either.
+        return parts if self.separator else [parts[0], *(part.removeprefix(" ") for part in parts[1:])]
 
     def starts_word(self, token: int) -> bool:
         """Return whether the vocabulary marks this token as the beginning of a word."""

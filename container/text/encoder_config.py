@@ -6,7 +6,6 @@ import math
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,12 +49,6 @@ _MOST_LAYERS = 1_000
 _LARGEST_SIZE = 1_048_576
 
 
-@dataclass(frozen=True)
-class _Schema:
-    defaults: dict[str, Any]
-    aliases: dict[str, str]
-
-
 def scratch_config(
     encoder_config: Mapping[str, Any],
     *,
@@ -78,18 +71,13 @@ def scratch_config(
     """
     given = dict(encoder_config)
     model_type = str(given.pop("model_type", "bert"))
-    schema = None
+    known, aliases = {**_PLAIN_BERT, "pad_token_id": 0}, {}
     if model_type == "bert" and given.keys() <= _PLAIN_BERT.keys():
         _check_values(given, _PLAIN_BERT)
     else:
-        schema = _ask(model_type, given)
-        given = {schema.aliases.get(key, key): value for key, value in given.items()}
-    known = schema.defaults if schema else {**_PLAIN_BERT, "pad_token_id": 0}
-    aliases = schema.aliases if schema else {}
+        known, aliases = _ask(model_type, given)
     config: dict[str, Any] = {"model_type": model_type}
-    for key, size in ENCODER_SIZES.items():
-        config[aliases.get(key, key)] = size
-    config.update(given)
+    config |= {aliases.get(key, key): value for values in (ENCODER_SIZES, given) for key, value in values.items()}
     hidden, heads = (aliases.get(key, key) for key in ("hidden_size", "num_attention_heads"))
     sizes = [aliases.get(key, key) for key in ENCODER_SIZES]
     feed_forward = next((key for key in ("intermediate_size", "hidden_dim") if key in known), None)
@@ -122,10 +110,12 @@ def with_overrides(config: Mapping[str, Any], encoder_config: Mapping[str, Any])
     changed = dict(config)
     if not encoder_config:
         return changed
-    schema = _ask(str(config.get("model_type")), {key: v for key, v in encoder_config.items() if key != "model_type"})
+    defaults, aliases = _ask(
+        str(config.get("model_type")), {key: v for key, v in encoder_config.items() if key != "model_type"}
+    )
     for key, value in encoder_config.items():
-        name = schema.aliases.get(key, key)
-        current = changed.get(name, schema.defaults.get(name))
+        name = aliases.get(key, key)
+        current = changed.get(name, defaults.get(name))
         if name in SHAPE_KEYS and value != current:
             raise ContractError(
                 f"encoder_config: {key} is {value!r}, but the pretrained encoder's weights are for {current!r}",
@@ -167,7 +157,7 @@ def config_value(config: Mapping[str, Any], name: str) -> Any:
     names = (name, *_OTHER_NAMES.get(name, ()))
     model_type = str(config.get("model_type"))
     if not any(known in config for known in names):
-        config = _ask(model_type, {}).defaults
+        config, _ = _ask(model_type, {})
     for known in names:
         if known in config:
             return config[known]
@@ -213,8 +203,8 @@ def _check_values(values: Mapping[str, Any], defaults: Mapping[str, Any]) -> Non
             raise ContractError(f"encoder_config: {key} is {shown(value)}, not {needed}", f"Set {key} to {needed}.")
 
 
-def _ask(model_type: str, values: Mapping[str, Any]) -> _Schema:
-    """Return the keys of a model type in transformers, after it has accepted `values`."""
+def _ask(model_type: str, values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return a model type's keys with defaults, and its aliases, after transformers has accepted `values`."""
     answer = _answer(model_type, json.dumps(dict(values)))
     if "model_types" in answer:
         raise ContractError(
@@ -222,20 +212,21 @@ def _ask(model_type: str, values: Mapping[str, Any]) -> _Schema:
             + did_you_mean(model_type, answer["model_types"]),
             "Use a model type such as bert, roberta, distilbert, electra, albert or modernbert.",
         )
-    known = [*answer["defaults"], *answer["aliases"]]
+    defaults, aliases = answer["defaults"], answer["aliases"]
+    known = [*defaults, *aliases]
     for key in values:
         if key not in known:
             raise ContractError(
                 f"encoder_config: {key!r} is not a setting of a {model_type} encoder{did_you_mean(key, known)}",
-                f"Use one of: {', '.join(sorted(answer['defaults']))}.",
+                f"Use one of: {', '.join(sorted(defaults))}.",
             )
-    _check_values({answer["aliases"].get(key, key): value for key, value in values.items()}, answer["defaults"])
+    _check_values({aliases.get(key, key): value for key, value in values.items()}, defaults)
     if answer["error"]:
         raise ContractError(
             f"encoder_config: {shown(dict(values))} is rejected: {answer['error']}",
             "Correct this value of encoder_config.",
         )
-    return _Schema(answer["defaults"], answer["aliases"])
+    return defaults, aliases
 
 
 @functools.cache

@@ -5,7 +5,6 @@ import logging
 import os
 import shutil
 from codecs import BOM_UTF8
-from dataclasses import dataclass
 from pathlib import Path
 
 from container.text.encoder_config import run_transformers
@@ -25,29 +24,8 @@ _HUB_TIMEOUT = 10.0  # seconds until the hub counts as unreachable
 logger = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True)
-class EncoderSource:
-    """The source of an encoder.
-
-    Attributes:
-        name: the hyperparameter `tokenizer`.
-        folder: contains config.json, tokenizer files and weights; None for from_scratch.
-    """
-
-    name: str
-    folder: Path | None
-
-
-def resolve_encoder(name: str, paths: JobPaths) -> EncoderSource:
-    """Return the encoder that hyperparameter `tokenizer` names, and log its folder."""
-    source = find_encoder(name, paths)
-    if source.folder is not None:
-        logger.info("encoder %s: the files in %s", name, source.folder)
-    return source
-
-
-def find_encoder(name: str, paths: JobPaths) -> EncoderSource:
-    """Return the encoder that hyperparameter `tokenizer` names.
+def find_encoder(name: str, paths: JobPaths) -> Path | None:
+    """Return the folder of the encoder that hyperparameter `tokenizer` names; None for from_scratch.
 
     The search order is: from_scratch, a local folder, the pretrained channel or a folder in it, the local Hugging Face
     cache, the hub.
@@ -57,7 +35,7 @@ def find_encoder(name: str, paths: JobPaths) -> EncoderSource:
             these files is damaged.
     """
     if name == FROM_SCRATCH:
-        return EncoderSource(name, None)
+        return None
     for folder in _local_folders(name, paths.pretrained):
         if os.path.isdir(folder):  # False also for a name that is too long for a file
             missing = _missing_files(folder)
@@ -67,7 +45,7 @@ def find_encoder(name: str, paths: JobPaths) -> EncoderSource:
                     "Copy all files of the encoder there: config.json, tokenizer files and weights.",
                 )
             _check_files(folder)
-            return EncoderSource(name, folder)
+            return folder
     archives = [path.name for path in paths.pretrained.glob("*") if path.name.lower().endswith(_ARCHIVES)]
     if archives:
         raise ContractError(
@@ -79,7 +57,7 @@ def find_encoder(name: str, paths: JobPaths) -> EncoderSource:
     if folder is None:
         raise _not_found(name, paths.pretrained, reason)
     _check_files(folder)
-    return EncoderSource(name, folder)
+    return folder
 
 
 def encoder_files(folder: Path) -> list[Path]:
@@ -93,28 +71,27 @@ def _matching(folder: Path, pattern: str) -> list[Path]:
     return [path for path in folder.glob(pattern) if not any(map(is_foreign, path.relative_to(folder).parts))]
 
 
-def write_encoder_files(source: EncoderSource, target: Path) -> None:
-    """Copy config.json to `target`, and write the tokenizer that AutoTokenizer loads from the folder as tokenizer.json.
+def write_encoder_files(source: Path, target: Path) -> None:
+    """Copy config.json to `target`, and write the tokenizer that AutoTokenizer loads from `source` as tokenizer.json.
 
-    Log a warning where the folder's tokenizer.json alone encodes a text differently.
+    Log a warning where the source's tokenizer.json alone encodes a text differently.
 
     Raises:
         ContractError: a file is damaged, the files contradict each other, or the encoder lacks one of the tokens.
     """
-    assert source.folder is not None, "a from_scratch encoder has no files; learn_vocabulary writes them"
     target.mkdir(parents=True, exist_ok=True)
     copies = target / "source"
     copies.mkdir()
     for pattern in ("config.json", *_TOKENIZER_FILES):
-        for path in _matching(source.folder, pattern):
+        for path in _matching(source, pattern):
             (copies / path.name).write_bytes(path.read_bytes().removeprefix(BOM_UTF8))  # transformers refuses the mark
     shutil.copyfile(copies / "config.json", target / "config.json")
     try:
         difference = json.loads(run_transformers("tokenizer", str(copies), str(target)))
     except RuntimeError as error:
-        problem = str(error).removeprefix("RuntimeError: ").replace(str(copies), str(source.folder))
+        problem = str(error).removeprefix("RuntimeError: ").replace(str(copies), str(source))
         raise ContractError(
-            f"tokenizer: AutoTokenizer cannot load the files in {source.folder} as a tokenizer: {problem}",
+            f"tokenizer: AutoTokenizer cannot load the files in {source} as a tokenizer: {problem}",
             "Correct them, or copy all files of the encoder again.",
         ) from None
     shutil.rmtree(copies)
@@ -123,8 +100,7 @@ def write_encoder_files(source: EncoderSource, target: Path) -> None:
             "encoder %s: the job encodes text as AutoTokenizer does, which reads more than tokenizer.json: %r becomes "
             "%s, with tokenizer.json alone %s. To use tokenizer.json as it is, set tokenizer_class in %s to "
             "PreTrainedTokenizerFast.",
-            source.name, difference["text"], difference["tokens"], difference["alone"],
-            source.folder / "tokenizer_config.json",
+            source, difference["text"], difference["tokens"], difference["alone"], source / "tokenizer_config.json",
         )  # fmt: skip
 
 

@@ -1,15 +1,14 @@
 """Run a text field's steps on a batch of strings: clean, encode once, group into chunks of token ids."""
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 
 import numpy as np
 
 from container.tables.column_types import replace_surrogates
 from container.text.chunk_tokenizer import ChunkTokenizer
-from container.text.chunking import fair_shares, pack_messages
 from container.text.cleaning import run_string_step
 from contracts.errors import ContractError
 from contracts.text_fields import TextField
@@ -77,17 +76,6 @@ class EncodedTexts:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A message or a chunk: its text ("" if no later step reads it), and its token ids after a chunker."""
-
-    text: str
-    tokens: list[int] | None = None
-
-
-Record = list[Piece]
-
-
-@dataclass(frozen=True, slots=True)
 class _Chunks:
     """The chunks of a record, without special tokens, and what was cut off."""
 
@@ -102,14 +90,14 @@ class TextProcessor:
     Columns that are joined go through the steps one by one. With dialogue_chunker, their messages fill chunks together;
     without it, they are one chunk. If there are more tokens than the chunks hold, each column keeps a fair share.
 
-    A record is a list of pieces. String steps change or split pieces; dialogue_chunker encodes them and packs them into
-    chunks; tokenizer makes a chunk of every piece, and encodes those without ids. So nothing is encoded twice, except
-    chunks whose text a string step after the chunker has changed.
+    A record is a list of messages. String steps change or split them. Then each is encoded; dialogue_chunker packs them
+    into chunks, and without it, each is a chunk.
     """
 
     def __init__(self, field: TextField, tokenizer: ChunkTokenizer) -> None:
         self.field = field
         self.tokenizer = tokenizer
+        self._divides = CHUNKER in field.steps
         self._budget = field.max_sen_len - len(tokenizer.prefix) - len(tokenizer.suffix)
         fewest = len(field.columns) + len(tokenizer.between) * len(field.joined)  # a token of each text
         if self._budget < fewest:
@@ -131,97 +119,58 @@ class TextProcessor:
         return parts[0] if len(parts) == 1 else EncodedTexts.joined(parts)
 
     def _process(self, columns: Sequence[Sequence[str | None]], max_tokens: int | None) -> EncodedTexts:
-        if len(columns) > 1:
-            return self._assemble(self._join([self._pieces(texts, max_tokens) for texts in columns]))
-        return self._assemble(map(self._within_limits, self._tokens(self._pieces(columns[0], max_tokens))))
+        encoded = [self._encode(texts, max_tokens) for texts in columns]
+        if self.field.joined:
+            return self._assemble(self._join(encoded))
+        if self._divides:
+            encoded[0] = [self._pack(messages) for messages in encoded[0]]
+        return self._assemble(map(self._within_limits, encoded[0]))
 
-    def _pieces(self, texts: Sequence[str | None], max_tokens: int | None) -> list[Record]:
-        """Run the steps on a column; the chunks of columns that are joined are made later."""
-        records = _raw_records(texts)
-        first_encoding = next((step for step in self.field.steps if step in (CHUNKER, TOKENIZER)), None)
-        for step in self.field.steps:
-            if step == first_encoding and max_tokens is not None:
-                records = [self._beginning(record, max_tokens) for record in records]
-            if step == CHUNKER and not self.field.joined:
-                records = self._chunk(records, with_text=self.field.steps[-2:] != (CHUNKER, TOKENIZER))
-            elif step not in (CHUNKER, TOKENIZER):
-                records = [_run_string_step(step, record) for record in records]
-        return records
+    def _encode(self, texts: Sequence[str | None], max_tokens: int | None) -> list[list[list[int]]]:
+        """Return the ids of each message with a token, of each record of a column."""
+        records = clean_texts(self.field, texts)
+        if max_tokens is not None:
+            records = [self._beginning(record, max_tokens) for record in records]
+        separator = self.tokenizer.separator if self._divides or self.field.joined else ""
+        waiting = [separator * (i > 0) + message for record in records for i, message in enumerate(record)]
+        encoded = iter(self.tokenizer.encode_batch(waiting))
+        # A chunk of special tokens only would enter the record's mean.
+        return [[tokens for tokens in islice(encoded, len(record)) if tokens] for record in records]
 
-    def _beginning(self, record: Record, max_tokens: int) -> Record:
+    def _pack(self, messages: Sequence[Sequence[int]]) -> list[list[int]]:
+        return pack_messages(messages, self._budget, starts_word=self.tokenizer.starts_word)
+
+    def _beginning(self, record: list[str], max_tokens: int) -> list[str]:
         """Return the part of a long record that `process` encodes, or the whole record."""
-        if sum(len(piece.text) for piece in record) <= _SEGMENT:
+        if sum(map(len, record)) <= _SEGMENT:
             return record
         most = min(max_tokens, (self.field.max_chunks or max_tokens) * self._budget)
-        divides = CHUNKER in self.field.steps  # else a piece is one chunk, of which _encode keeps the beginning
-        kept: Record = []
+        kept: list[str] = []
         total = 0  # at least so many tokens
-        for piece in record:
+        for message in record:
             tokens = stop = 0
-            # More than the budget, so that pack_messages begins the same chunks as with the whole piece.
-            while stop < len(piece.text) and (tokens <= self._budget or (divides and total + tokens <= most)):
-                tokens += len(self.tokenizer.encode_batch([piece.text[stop : stop + _SEGMENT]])[0])
+            # More than the budget, so that pack_messages begins the same chunks as with the whole message.
+            while stop < len(message) and (tokens <= self._budget or (self._divides and total + tokens <= most)):
+                tokens += len(self.tokenizer.encode_batch([message[stop : stop + _SEGMENT]])[0])
                 stop += _SEGMENT
-                tokens -= _MOST_ADDED * (stop < len(piece.text))
-            kept.append(Piece(piece.text[:stop]))
-            total += max(0, tokens if divides else min(tokens, self._budget))
+                tokens -= _MOST_ADDED * (stop < len(message))
+            kept.append(message[:stop])
+            # Without a chunker, _within_limits keeps the beginning of a message.
+            total += max(0, tokens if self._divides else min(tokens, self._budget))
             if total > most:
                 break
         return kept
-
-    def _chunk(self, records: list[Record], *, with_text: bool) -> list[Record]:
-        """Pack each record's messages into chunks; with_text also finds the text of each chunk."""
-        separator = self.tokenizer.separator
-        texts = [separator * (i > 0) + piece.text for record in records for i, piece in enumerate(record)]
-        encoded: list[tuple[list[int], list[int] | None]] = []
-        if with_text:
-            encoded.extend(map(self.tokenizer.encode_with_starts, texts))
-        else:
-            encoded.extend((tokens, None) for tokens in self.tokenizer.encode_batch(texts))
-        chunked, end = [], 0
-        for record in records:
-            begin, end = end, end + len(record)
-            chunked.append(self._pack(texts[begin:end], encoded[begin:end]))
-        return chunked
-
-    def _pack(self, texts: list[str], encoded: list[tuple[list[int], list[int] | None]]) -> Record:
-        messages = [tokens for tokens, _ in encoded]
-        if len(messages) == 1 and len(messages[0]) <= self._budget:
-            return [Piece(texts[0], messages[0])]
-        pieces = []
-        for spans in pack_messages(messages, self._budget, starts_word=self.tokenizer.starts_word):
-            tokens = list(chain.from_iterable(messages[index][start:stop] for index, start, stop in spans))
-            parts = [
-                _text_between(texts[index], starts, start, stop)
-                for index, start, stop in spans
-                if (starts := encoded[index][1]) is not None
-            ]
-            pieces.append(Piece(" ".join(parts), tokens))
-        return pieces
-
-    def _tokens(self, records: list[Record]) -> list[list[list[int]]]:
-        """Return the ids of each piece with a token, of each record."""
-        separated = self.field.joined
-        waiting = [
-            (self.tokenizer.separator if separated and i else "") + piece.text
-            for record in records for i, piece in enumerate(record) if piece.tokens is None
-        ]  # fmt: skip
-        encoded = iter(self.tokenizer.encode_batch(waiting))
-        pieces = [[next(encoded) if piece.tokens is None else piece.tokens for piece in record] for record in records]
-        # A chunk of special tokens only would enter the record's mean.
-        return [[tokens for tokens in record if tokens] for record in pieces]
 
     def _within_limits(self, chunks: list[list[int]]) -> _Chunks:
         """Cut the chunks of a record to max_sen_len and max_chunks."""
         kept = [chunk[: self._budget] for chunk in chunks[: self.field.max_chunks]]
         return _Chunks(kept, len(chunks) - len(kept), sum(map(len, chunks)) - sum(map(len, kept)))
 
-    def _join(self, columns: list[list[Record]]) -> Iterator[_Chunks]:
+    def _join(self, columns: list[list[list[list[int]]]]) -> Iterator[_Chunks]:
         """Yield the chunks of each record of the joined columns."""
-        divides = CHUNKER in self.field.steps
-        limit = self.field.max_chunks if divides else 1
+        limit = self.field.max_chunks if self._divides else 1
         num_separators = len(self.tokenizer.between) * (len(columns) - 1)
-        for texts in zip(*map(self._tokens, columns), strict=True):
+        for texts in zip(*columns, strict=True):
             if not any(texts):
                 yield _Chunks([])
                 continue
@@ -232,8 +181,7 @@ class TextProcessor:
                 messages = [_first_tokens(text, share) for text, share in zip(texts, shares)]
                 lost = sum(lengths) - sum(shares)
             joined = _with_separators(messages, self.tokenizer.between)
-            packed = pack_messages(joined, self._budget, starts_word=self.tokenizer.starts_word)
-            chunks = [[id for index, start, stop in spans for id in joined[index][start:stop]] for spans in packed]
+            chunks = self._pack(joined)
             if limit is not None and len(chunks) > limit:  # a chunk ends before a word that does not fit
                 flat = list(chain.from_iterable(joined))
                 chunks = [flat[i : i + self._budget] for i in range(0, len(flat), self._budget)]
@@ -241,49 +189,38 @@ class TextProcessor:
 
     def _assemble(self, records: Iterable[_Chunks]) -> EncodedTexts:
         """Put the special tokens around every chunk; a record without a token gets one chunk."""
+        records, blank = list(records), [self.tokenizer.blank]
         prefix, suffix = self.tokenizer.prefix, self.tokenizer.suffix
-        runs: list[np.ndarray] = []  # consecutive ids
-        lengths: list[int] = []
-        chunk_counts: list[int] = []
-        empty = truncated = cut_chunks = cut_tokens = 0
-        for record in records:
-            truncated += record.cut_tokens > 0
-            cut_tokens += record.cut_tokens
-            cut_chunks += record.cut_chunks
-            empty += not record.chunks
-            chunks = record.chunks or [self.tokenizer.blank]
-            for chunk in chunks:
-                runs.append(np.array([*prefix, *chunk, *suffix], dtype=np.int32))
-                lengths.append(len(chunk))
-            chunk_counts.append(len(chunks))
-        chunk_lengths = np.array(lengths, dtype=np.int32) + np.int32(len(prefix) + len(suffix))  # [S]
-        counts = np.array(chunk_counts, dtype=np.int64)  # [R]
-        total = int(chunk_lengths.sum(dtype=np.int64))
-        ends = np.concatenate([[0], np.cumsum(chunk_lengths, dtype=np.int64)])[np.cumsum(counts)]
+        runs = [
+            np.array([*prefix, *chunk, *suffix], np.int32) for record in records for chunk in record.chunks or blank
+        ]
+        chunk_lengths = np.array(list(map(len, runs)), np.int32)  # [S]
+        chunk_counts = np.array([len(record.chunks) or 1 for record in records], np.int64)  # [R]
+        ends = np.concatenate([[0], np.cumsum(chunk_lengths, dtype=np.int64)])[np.cumsum(chunk_counts)]
         return EncodedTexts(
             tokens=np.concatenate([np.empty(0, np.int32), *runs]),  # [N]
             token_counts=np.diff(ends, prepend=0),  # [R]
             chunk_lengths=chunk_lengths,
-            chunk_counts=counts,
+            chunk_counts=chunk_counts,
             counts=TextCounts(
-                records=len(counts),
-                chunks=len(chunk_lengths),
-                tokens=total,
-                empty_records=empty,
-                truncated_records=truncated,
-                cut_chunks=cut_chunks,
-                cut_tokens=cut_tokens,
+                records=len(records),
+                chunks=len(runs),
+                tokens=int(chunk_lengths.sum(dtype=np.int64)),
+                empty_records=sum(not record.chunks for record in records),
+                truncated_records=sum(record.cut_tokens > 0 for record in records),
+                cut_chunks=sum(record.cut_chunks for record in records),
+                cut_tokens=sum(record.cut_tokens for record in records),
             ),
         )
 
 
 def clean_texts(field: TextField, texts: Sequence[str | None]) -> list[list[str]]:
-    """Return the pieces of each record after the string steps, to learn a vocabulary."""
-    records = _raw_records(texts)
+    """Return the messages of each record after the string steps."""
+    records = [[replace_surrogates(text)] if text and not text.isspace() else [] for text in texts]
     for step in field.steps:
         if step not in (CHUNKER, TOKENIZER):
-            records = [_run_string_step(step, record) for record in records]
-    return [[piece.text for piece in record] for record in records]
+            records = [[part for text in record for part in run_string_step(step, text)] for record in records]
+    return records
 
 
 def _parts(columns: Sequence[Sequence[str | None]]) -> Iterator[Sequence[Sequence[str | None]]]:
@@ -318,23 +255,44 @@ def _with_separators(texts: Sequence[list[list[int]]], between: list[int]) -> li
     return joined
 
 
-def _raw_records(texts: Sequence[str | None]) -> list[Record]:
-    return [[Piece(replace_surrogates(text))] if text and not text.isspace() else [] for text in texts]
+def pack_messages(
+    messages: Sequence[Sequence[int]], budget: int, *, starts_word: Callable[[int], bool]
+) -> list[list[int]]:
+    """Return the chunks of a record, in order, each of at most `budget` tokens; no token is lost.
+
+    A message that does not fit into the current chunk begins a new one. A message longer than the budget is split,
+    between words where a word begins within the budget; the next message may share its last chunk.
+
+    Args:
+        messages: token ids of each message, without special tokens.
+        budget: tokens per chunk, at least 1, without special tokens.
+        starts_word: returns whether a token begins a word.
+    """
+    chunks: list[list[int]] = []
+    room = 0
+    for tokens in messages:
+        start = 0
+        if not chunks or len(tokens) > room:
+            chunks.append([])
+            room = budget
+        while len(tokens) - start > room:
+            longest = start + room
+            stop = next((stop for stop in range(longest, start, -1) if starts_word(tokens[stop])), longest)
+            chunks[-1] += tokens[start:stop]
+            chunks.append([])
+            start, room = stop, budget
+        chunks[-1] += tokens[start:]
+        room -= len(tokens) - start
+    return chunks
 
 
-def _run_string_step(step: str, record: Record) -> Record:
-    pieces: Record = []
-    for piece in record:
-        texts = run_string_step(step, piece.text)
-        if texts == [piece.text]:
-            pieces.append(piece)  # with its ids, if any
-        else:
-            pieces.extend(map(Piece, texts))
-    return pieces
+def fair_shares(lengths: Sequence[int], total: int) -> list[int]:
+    """Return the tokens that each text keeps of `total`: a short text keeps all, the others share the rest equally.
 
-
-def _text_between(text: str, starts: list[int], start: int, stop: int) -> str:
-    """Return the text of tokens [start:stop], including characters that no token covers."""
-    begin = starts[start] if 0 < start < len(starts) else 0
-    end = starts[stop] if stop < len(starts) else len(text)
-    return text[begin:end].strip()
+    If a share is not a whole number, the first texts keep one token more.
+    """
+    shares = [0] * len(lengths)
+    for left, i in enumerate(sorted(range(len(lengths)), key=lambda i: (lengths[i], -i))):
+        shares[i] = min(lengths[i], total // (len(lengths) - left))
+        total -= shares[i]
+    return shares

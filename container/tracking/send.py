@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from container.archives import extract_archive
 from container.processes import set_up_logging
-from container.steps.package_code import imported_code
-from container.steps.packaging import served_files
+from container.steps.packaging import imported_code, served_files
 from contracts import artifacts
 from contracts.atomic_files import link_or_copy
 from contracts.errors import ContractError, first_line
@@ -68,7 +67,7 @@ class FinishedJob:
         model: the folder model/.
         output: the folder output/data/.
         identity: a digest of the metrics and of the time that each phase took.
-        history: the values that training logged, by step.
+        history: the values that training logged, by step; one empty entry if it logged nothing.
     """
 
     model: Path
@@ -98,18 +97,8 @@ class FinishedJob:
             hp=parse_hyperparameters({**settings, **overrides}),
             metrics=read_object(metrics, _UNFINISHED),
             identity=hashlib.sha256(metrics.read_bytes()).hexdigest()[:32],
-            history=read_as(output / artifacts.HISTORY, dict[str, Entries], _UNFINISHED)["entries"],
+            history=read_as(output / artifacts.HISTORY, dict[str, Entries], _UNFINISHED)["entries"] or [{}],
         )
-
-    @property
-    def first(self) -> Mapping[str, float | None]:
-        """Return the first log entry; an empty one if training logged nothing."""
-        return self.history[0] if self.history else {}
-
-    @property
-    def last(self) -> Mapping[str, float | None]:
-        """Return the last log entry; an empty one if training logged nothing."""
-        return self.history[-1] if self.history else {}
 
 
 def track(paths: JobPaths, overrides: Mapping[str, Any]) -> int:
@@ -177,7 +166,7 @@ def send(job: FinishedJob, scratch: Path) -> str:
         _send_parameters(client, run.info.run_id, job)
         _send_metrics(client, run, job)
         _send_files(client, run.info.run_id, job, scratch=scratch)
-        client.set_terminated(run.info.run_id, end_time=_milliseconds(job.last))
+        client.set_terminated(run.info.run_id, end_time=_milliseconds(job.history[-1]))
     except ContractError:
         raise
     except Exception as error:  # MLflow, its plugins, requests and botocore have no common class of errors
@@ -196,7 +185,7 @@ def _find_or_create_run(client: "MlflowClient", job: FinishedJob) -> "Run":
     if not found:
         name = hp.mlflow_run_name or os.environ.get("TRAINING_JOB_NAME")
         return client.create_run(
-            experiment_id, _milliseconds(job.first), {**hp.mlflow_tags, JOB_TAG: job.identity}, name
+            experiment_id, _milliseconds(job.history[0]), {**hp.mlflow_tags, JOB_TAG: job.identity}, name
         )
     if hp.mlflow_run_name is not None:
         client.update_run(found[0].info.run_id, name=hp.mlflow_run_name)
@@ -236,7 +225,7 @@ def _metrics(job: FinishedJob) -> "Iterator[Metric]":
                 yield Metric(name, value, _milliseconds(entry), _step(entry))
     for name, value in job.metrics.items():
         if name.split("/")[0] in SPLITS and isinstance(value, int | float):
-            yield Metric(f"{FINAL}/{name}", value, _milliseconds(job.last), _step(job.last))
+            yield Metric(f"{FINAL}/{name}", value, _milliseconds(job.history[-1]), _step(job.history[-1]))
 
 
 def _send_files(client: "MlflowClient", run_id: str, job: FinishedJob, *, scratch: Path) -> None:

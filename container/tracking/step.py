@@ -9,8 +9,7 @@ from container.tracking.process import send_in_process
 from contracts.artifacts import METRICS
 from contracts.atomic_files import write_text_atomically
 from contracts.paths import JobPaths
-from contracts.steps import ARCHIVED_MODEL, ARCHIVED_OUTPUT
-from contracts.tracking import TRACKED, TrackingSettings
+from contracts.steps import ARCHIVED_MODEL, ARCHIVED_OUTPUT, TRACKED, TrackingSettings
 
 logger = logging.getLogger(__name__)
 

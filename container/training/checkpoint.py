@@ -37,7 +37,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.checkpoint.state_dict_saver import save
 from torch.optim import Optimizer
 
-from container.data.side_stream import use_side_stream
+from container.data.batch import use_side_stream
 from container.errors import PeerFailed
 from container.training.checkpoint_files import (
     BEST,

@@ -11,6 +11,7 @@ from container.preprocessing.prepared import PreparedData
 from container.training.checkpoint_files import newest_checkpoint
 from contracts.errors import ContractError
 from contracts.fingerprint import Fingerprint
+from contracts.hyperparameter_files import without_former
 from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
@@ -37,7 +38,7 @@ def check_resumable(
     newest = newest_checkpoint(folder)
     if newest is None:
         return
-    saved: dict[str, Any] = newest.content["identity"]
+    saved = without_former(newest.content["identity"])
     if prepared is not None:
         current = identity(hp, prepared.fitted.fingerprint, prepared.digests)
     else:
@@ -58,7 +59,7 @@ def check_identity(saved: Mapping[str, Any], current: Fingerprint, *, folder: Pa
     names = Hyperparameters.names_of("prepare", "train")
     defaults = {name: Hyperparameters.model_fields[name].default for name in names}
     current.check(
-        {**defaults, **saved},
+        {**defaults, **without_former(saved)},
         began=f"the checkpoint in {folder} was trained with",
         fix="Undo the change; or start over with `train --fresh` (resume=false), which removes the checkpoints. "
         "The model and the report of the finished job stay until the new ones are complete.",

@@ -4,36 +4,33 @@ import itertools
 import logging
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from torch.profiler import profile
 
 from container.data.batch import PackedBatch
 from container.data.loader import prefetched, step_batches
 from container.data.sampler import epoch_order
-from container.data.split import PreparedSplit
 from container.decision.softmax import softmax
 from container.errors import StopAgreed
 from container.evaluation.metrics import classification_metrics
 from container.job import Job
-from container.log_once import log_detail
-from container.parallel.mesh import RankMesh
-from container.training.objective import Penalised, WeightedCrossEntropy
+from container.training.job_data import JobData
+from container.training.objective import WeightedCrossEntropy
 from container.training.optimizer import effective_warmup, learning_rate
 from container.training.predict import predict_split, weighted_log_loss
-from container.training.profiling import StepProfiler, log_memory, return_freed_memory
+from container.training.profiling import log_memory, return_freed_memory
 from container.training.progress import Progress
-from container.training.state import EarlyStopping, ValidationSchedule, has_trained_longer
+from container.training.state import EarlyStopping, ValidationSchedule
 from container.training.stop import StopFlag
 from container.training.training_run import TrainingRun
 from contracts.errors import ContractError
 
 logger = logging.getLogger(__name__)
-
-_MUCH_VALIDATION = 0.25  # of the time of training and validation
 
 
 @dataclass(frozen=True)
@@ -57,10 +54,8 @@ class Trainer:
 
     Args:
         run: the new or resumed run.
-        splits: train and val.
-        class_labels: names of the classes in messages. [K]
-        class_weights: weight of each class in the loss. [K]
-        profiler: stepped with the optimizer.
+        data: with the splits train and val.
+        profiler: started; it is stepped with the optimizer.
     """
 
     def __init__(
@@ -68,12 +63,10 @@ class Trainer:
         job: Job,
         run: TrainingRun,
         *,
-        splits: Mapping[str, PreparedSplit],
-        class_labels: Sequence[int | str],
-        class_weights: list[float],
+        data: JobData,
         schedule: ValidationSchedule,
         progress: Progress,
-        profiler: StepProfiler,
+        profiler: profile | None,
         stop: StopFlag,
     ) -> None:
         self._job = job
@@ -81,20 +74,20 @@ class Trainer:
         self._run = run
         self._execution = run.execution
         self._ranks = run.execution.ranks
-        self._train, self._val = splits["train"], splits["val"]
+        self._train, self._val = data.splits["train"], data.splits["val"]
         self._val_labels = self._val.column("label").to_numpy()
-        self._class_labels, self._class_weights = class_labels, class_weights
+        self._class_labels, self._class_weights = data.prepared.fitted.class_labels, data.class_weights
         self._schedule = schedule
         self._progress = progress
         self._profiler = profiler
         self._stop = stop
-        loss = WeightedCrossEntropy(
-            class_weights,
+        self._objective = WeightedCrossEntropy(
+            data.class_weights,
             self._ranks.device,
             focal_gamma=hp.focal_gamma if hp.loss == "focal" else 0.0,
             label_smoothing=hp.label_smoothing,
+            head=run.execution.module.fusion,
         )
-        self._objective = Penalised(loss, run.execution.module)
         self._early = EarlyStopping(hp.monitored_metric, patience=hp.early_stop_patience)
         self._loss = torch.zeros((), device=self._ranks.device)
         self._loss_steps = 0
@@ -119,7 +112,7 @@ class Trainer:
             "training on %d records for up to %d epochs of %d steps (global batch %d), %d warmup steps",
             schedule.records, schedule.max_epochs, schedule.steps_per_epoch, self._run.batch_plan.global_batch, warmup,
         )  # fmt: skip
-        if has_trained_longer(state, max_epochs=schedule.max_epochs):
+        if state.epoch + (state.consumed > 0) > schedule.max_epochs:
             logger.info(
                 "max_epochs is %d, but the checkpoint has %.2f epochs; they stay. resume=false starts over.",
                 schedule.max_epochs, schedule.progress(state),
@@ -140,11 +133,12 @@ class Trainer:
                 self._run.store.wait()
             raise
         finally:
-            self._profiler.close()
+            if self._profiler is not None:
+                self._profiler.stop()
         if state.step and state.skipped + state.searched == state.step:
+            self._run.store.wait()  # a caller may train again at once
             raise self._never_finite(f"in any of the {state.step} optimizer steps")
         self._job.timeline.mark("train")
-        self._log_validation_share()
         if state.stopped_before(schedule.max_epochs):
             logger.info(
                 "early stop after %.2f epochs: %s has not been better than %.6g (step %s) for %d epochs",
@@ -204,19 +198,13 @@ class Trainer:
         state.step += 1
         state.consumed += totals.rows
         self._progress.step(rows=totals.rows, tokens=totals.tokens, computed=totals.computed)
-        self._profiler.step()
+        if self._profiler is not None:
+            self._profiler.step()
         if not self._has_stepped:
             self._has_stepped = True
             self._log_first_step()
         if state.step % self._hp.log_every_n_steps == 0:
             self._report(rate)
-
-    def _log_validation_share(self) -> None:
-        seconds = self._job.timeline.seconds
-        share = seconds.get("validate", 0.0) / (seconds["train"] + seconds.get("validate", 0.0))
-        if share > _MUCH_VALIDATION:
-            text = "validation took %.0f %% of the training time; val_check_interval (now %g) sets how often it runs"
-            log_detail(logger, text, 100 * share, self._hp.val_check_interval)
 
     def _log_first_step(self) -> None:
         timeline, restart = self._job.timeline, self._job.scratch.restart
@@ -292,12 +280,7 @@ class Trainer:
         self._job.timeline.mark("train")
         started = time.perf_counter()
         with self._run.average.in_place_of_weights(self._execution):
-            logits = predict_split(
-                self._execution,
-                self._val,
-                hp=self._hp,
-                between_batches=lambda: raise_if_stopped(self._ranks, self._stop),
-            )
+            logits = predict_split(self._execution, self._val, hp=self._hp, stop=self._stop)
         names = dict.fromkeys([*self._hp.metric_choices, self._early.metric.name.removeprefix("val/")])
         names.pop("loss", None)
         metrics = classification_metrics(
@@ -329,12 +312,6 @@ class Trainer:
         self._run.save()
         self._progress.restart()
         self._job.timeline.mark("validate")
-
-
-def raise_if_stopped(ranks: RankMesh, stop: StopFlag) -> None:
-    """Raise StopAgreed on every rank if any rank was requested to stop."""
-    if ranks.sum(torch.tensor([float(stop.requested)])).item() > 0:
-        raise StopAgreed
 
 
 def merge_history(history: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

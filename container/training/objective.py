@@ -2,10 +2,9 @@
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from container.data.batch import UNLABELLED, PackedBatch
-from container.models.classifier import Classifier
 
 _OF_LABEL = 0.5  # of the loss of a record with targets; the remainder is that of its targets
 
@@ -24,23 +23,32 @@ class WeightedCrossEntropy:
         class_weights: weight w of each class. [K]
         focal_gamma: above 0, well-classified records count less.
         label_smoothing: share of the target that all classes get evenly.
+        head: the fusion head, whose penalty is added to the loss of each record (FusionHead.penalty).
     """
 
     def __init__(
-        self, class_weights: list[float], device: torch.device, *, focal_gamma: float = 0, label_smoothing: float = 0
+        self,
+        class_weights: list[float],
+        device: torch.device,
+        *,
+        focal_gamma: float = 0,
+        label_smoothing: float = 0,
+        head: nn.Module | None = None,
     ) -> None:
         self._weights = torch.tensor(class_weights)
         self._device_weights = self._weights.to(device)
         self._gamma = focal_gamma
         self._smoothing = label_smoothing
+        self._head = head
 
     def __call__(self, logits: Tensor, batch: PackedBatch) -> Tensor:
         """Return the sum of the losses of the counted records. Scalar."""
-        of_labels = self._of_labels(logits, batch)
-        if batch.targets is None:
-            return of_labels
-        of_targets = -(batch.targets * F.log_softmax(logits, dim=1)).sum(1)  # [B]
-        return _OF_LABEL * of_labels + (1 - _OF_LABEL) * (of_targets * self.record_weights(batch)).sum()
+        loss = self._of_labels(logits, batch)
+        if batch.targets is not None:
+            of_targets = -(batch.targets * F.log_softmax(logits, dim=1)).sum(1)  # [B]
+            loss = _OF_LABEL * loss + (1 - _OF_LABEL) * (of_targets * self.record_weights(batch)).sum()
+        penalty = getattr(self._head, "penalty", None)  # None in a stage without the head
+        return loss if penalty is None else loss + (penalty * self.record_weights(batch)).sum()
 
     def _of_labels(self, logits: Tensor, batch: PackedBatch) -> Tensor:
         if self._gamma or self._smoothing:
@@ -70,27 +78,3 @@ class WeightedCrossEntropy:
 def _counts(batch: PackedBatch) -> Tensor:
     """Return the weight of a counted record, else 0. [B]"""
     return (batch.labels != UNLABELLED) * batch.weights
-
-
-class Penalised:
-    """An objective plus the penalty that the model's fusion head adds to the loss of each record (FusionHead.penalty).
-
-    Args:
-        module: this rank's part of the model; without the head, there is no penalty.
-    """
-
-    def __init__(self, objective: WeightedCrossEntropy, module: Classifier) -> None:
-        self._objective = objective
-        self._head = module.fusion
-
-    def __call__(self, logits: Tensor, batch: PackedBatch) -> Tensor:
-        """Return the sum over the counted records, weighted as their losses are. Scalar."""
-        loss = self._objective(logits, batch)
-        penalty = getattr(self._head, "penalty", None)
-        if penalty is None:
-            return loss
-        return loss + (penalty * self.record_weights(batch)).sum()
-
-    def record_weights(self, batch: PackedBatch) -> Tensor:
-        """See WeightedCrossEntropy.record_weights."""
-        return self._objective.record_weights(batch)

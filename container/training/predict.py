@@ -1,6 +1,5 @@
 """Predict a split on all ranks, each record exactly once."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -11,7 +10,9 @@ from container.data.loader import prefetched, step_batches
 from container.data.sampler import BatchPlan
 from container.data.split import PreparedSplit
 from container.decision.softmax import log_softmax
+from container.errors import StopAgreed
 from container.parallel.execution import Execution
+from container.training.stop import StopFlag
 from contracts.hyperparameters import Hyperparameters
 
 # How many times a batch of a prediction, which stores no activations, is larger than in training at most, and up to how
@@ -33,13 +34,16 @@ def predict_split(
     split: PreparedSplit,
     *,
     hp: Hyperparameters,
-    between_batches: Callable[[], None],
+    stop: StopFlag,
 ) -> np.ndarray:
     """Return the logits of every record of `split`, on every rank, in the split's order. [len(split), K] float32
 
     Args:
         hp: `prediction_batch` and max_tokens_per_batch limit a batch of each rank.
-        between_batches: called before each batch on every rank; it may raise on all of them to stop.
+        stop: read before each batch.
+
+    Raises:
+        StopAgreed: a rank was requested to stop.
     """
     ranks = execution.ranks
     row_of = split.column("row").to_numpy()
@@ -51,7 +55,8 @@ def predict_split(
     steps = step_batches(split, np.arange(len(split)), batch_plan=batch_plan, data_rank=ranks.data_rank)
     with prefetched(steps, ranks.device) as batches:
         for microbatches in batches:
-            between_batches()
+            if ranks.sum(torch.tensor([float(stop.requested)])).item() > 0:
+                raise StopAgreed
             predicted = execution.predict([packed.to(ranks.device) for packed in microbatches])
             for packed, values in zip(microbatches, predicted or (), strict=predicted is not None):
                 (counted,) = (packed.rows >= 0).nonzero(

@@ -19,60 +19,37 @@ _COSTLIEST = 10
 _GIB = 2**30
 
 
-class StepProfiler:
-    """Trace a few steps of a run with torch.profiler; do nothing unless `enabled`.
+def step_profiler(ranks: RankMesh, *, steps: int, folder: Path) -> profile:
+    """Return a started profiler that traces a few of the next steps with torch.profiler.
 
     Each rank writes trace.rank{r}.json.gz (for chrome://tracing or Perfetto) and costliest.rank{r}.txt, the ten
     operations with the most self time.
 
     Args:
-        steps: number of steps of this run; fewer are skipped in a short run.
+        steps: number of steps of this run, above 0; fewer are skipped in a short run.
         folder: created when there is something to write.
     """
+    traced = min(_TRACED, steps)
+    warmup = min(_WARMUP, steps - traced)
+    cuda = ranks.device.type == "cuda"
+    profiler = profile(
+        activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])],
+        schedule=schedule(wait=min(_SKIPPED, steps - traced - warmup), warmup=warmup, active=traced, repeat=1),
+        on_trace_ready=partial(_write, folder=folder, rank=ranks.rank, cuda=cuda),
+        record_shapes=True,
+        acc_events=True,
+    )
+    profiler.start()
+    return profiler
 
-    def __init__(self, *, enabled: bool, ranks: RankMesh, steps: int, folder: Path) -> None:
-        self._rank = ranks.rank
-        self._folder = folder
-        self._cuda = ranks.device.type == "cuda"
-        self._profile: profile | None = None
-        if not enabled or steps < 1:
-            return
-        traced = min(_TRACED, steps)
-        warmup = min(_WARMUP, steps - traced)
-        skipped = min(_SKIPPED, steps - traced - warmup)
-        self._left = skipped + warmup + traced
-        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if self._cuda else [])]
-        self._profile = profile(
-            activities=activities,
-            schedule=schedule(wait=skipped, warmup=warmup, active=traced, repeat=1),
-            on_trace_ready=self._write,
-            record_shapes=True,
-            acc_events=True,
-        )
-        self._profile.start()
 
-    def step(self) -> None:
-        """Advance after an optimizer step."""
-        if self._profile is None:
-            return
-        self._profile.step()
-        self._left -= 1
-        if self._left == 0:
-            self.close()
-
-    def close(self) -> None:
-        """Write the trace of the steps so far, if it is not written yet."""
-        if self._profile is not None:
-            running, self._profile = self._profile, None
-            running.stop()
-
-    def _write(self, profiled: profile) -> None:
-        self._folder.mkdir(parents=True, exist_ok=True)
-        profiled.export_chrome_trace(str(self._folder / f"trace.rank{self._rank}.json.gz"))
-        order = "self_cuda_time_total" if self._cuda else "self_cpu_time_total"
-        table = profiled.key_averages().table(sort_by=order, row_limit=_COSTLIEST)
-        (self._folder / f"costliest.rank{self._rank}.txt").write_text(table)
-        logger.info("profile: trace and table are in %s; the most expensive operations:\n%s", self._folder, table)
+def _write(profiled: profile, *, folder: Path, rank: int, cuda: bool) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    profiled.export_chrome_trace(str(folder / f"trace.rank{rank}.json.gz"))
+    order = "self_cuda_time_total" if cuda else "self_cpu_time_total"
+    table = profiled.key_averages().table(sort_by=order, row_limit=_COSTLIEST)
+    (folder / f"costliest.rank{rank}.txt").write_text(table)
+    logger.info("profile: trace and table are in %s; the most expensive operations:\n%s", folder, table)
 
 
 def log_memory(ranks: RankMesh, *, detail: bool) -> None:

@@ -114,11 +114,6 @@ class EarlyStopping:
         return state.best_step is not None and progress - state.best_progress >= self._patience - 1e-9
 
 
-def has_trained_longer(state: TrainingState, *, max_epochs: int) -> bool:
-    """Return whether training has gone beyond `max_epochs`, because an earlier run of the job had more."""
-    return state.epoch + (state.consumed > 0) > max_epochs
-
-
 def is_finished(state: TrainingState, *, max_epochs: int, stopping: EarlyStopping) -> bool:
     """Return whether training from `state` would take no step and validate nothing."""
     if not state.step or state.validated_step != state.step:

@@ -14,17 +14,18 @@ from container.models.classifier import Classifier
 from container.models.encoder import TextEncoder
 from container.models.families import FAMILIES
 from container.models.lora import add_lora
+from container.parallel.execution import Execution
 from container.parallel.mesh import RankMesh
 from container.parallel.parallelize import parallelize
 from container.preprocessing.prepared import PreparedData
 from container.training.checkpoint import CheckpointStore
 from container.training.checkpoint_files import Checkpoint, checkpoint_folders
-from container.training.final_predictions import FinalPredictions
 from container.training.identity import identity
 from container.training.job_data import JobData
 from container.training.loop import Trainer
 from container.training.precision import float32_products, precision_of
-from container.training.profiling import StepProfiler
+from container.training.predict import predict_split
+from container.training.profiling import step_profiler
 from container.training.progress import Progress
 from container.training.state import TrainingState, ValidationSchedule
 from container.training.stop import StopFlag
@@ -69,7 +70,7 @@ def train_only(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> N
 
 
 def train_and_predict(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> Trained:
-    """Train over the mesh, then predict val and test with the chosen weights; see FinalPredictions.
+    """Train over the mesh, then predict val and test with the chosen weights, in float32 as serving does.
 
     The predictions of a validation in float32 are used again.
 
@@ -81,15 +82,14 @@ def train_and_predict(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFla
     state, val_logits = _train(job, ranks, store, data=data, stop=stop)
     checkpoint, weights = choose_weights(job.hp, store, state)
     logger.info("evaluating and saving the weights: %s", weights)
-    model = build_model(job.hp, data.prepared, pretrained=False)
-    predictions = FinalPredictions(model, job.hp, ranks, data=data, stop=stop)
-    predictions.load(store, checkpoint)
+    execution = float32_execution(job.hp, ranks, data)
+    store.load_weights(checkpoint, execution.module)
     exact = precision_of(job.hp, ranks.device) == torch.float32 and not job.hp.tf32
     known = val_logits.get(checkpoint.step) if exact else None
     logits = {} if known is None else {"val": known}
     for name in ("val", "test"):
         if name not in logits:
-            logits[name] = predictions.of(data.splits[name])
+            logits[name] = predict_split(execution, data.splits[name], hp=job.hp, stop=stop)
     job.timeline.mark("evaluate")
     return Trained(state, (checkpoint,), weights, logits)
 
@@ -112,6 +112,12 @@ def build_model(hp: Hyperparameters, data: PreparedData, *, pretrained: bool = T
     return model
 
 
+def float32_execution(hp: Hyperparameters, ranks: RankMesh, data: JobData) -> Execution:
+    """Return a parallelized model with random weights, which computes in float32."""
+    model = build_model(hp, data.prepared, pretrained=False)
+    return parallelize(model, ranks, hp, precision=torch.float32, tokens_per_record=data.tokens_per_record)
+
+
 def _train(
     job: Job, ranks: RankMesh, store: CheckpointStore, *, data: JobData, stop: StopFlag
 ) -> tuple[TrainingState, dict[int, np.ndarray]]:
@@ -127,7 +133,7 @@ def _train(
     precision = precision_of(hp, ranks.device)
     execution = parallelize(model, ranks, hp, precision=precision, tokens_per_record=data.tokens_per_record)
     settings_and_data = identity(hp, data.prepared.fitted.fingerprint, data.prepared.digests)
-    run = TrainingRun.begin(hp, execution, store, identity=settings_and_data)
+    run = TrainingRun(hp, execution, store, identity=settings_and_data)
     run.resume()
     schedule = ValidationSchedule(len(train), run.batch_plan.steps(len(train)), hp.max_epochs, hp.val_check_interval)
     progress = Progress(
@@ -137,20 +143,13 @@ def _train(
         step=run.state.step,
         tensorboard=job.paths.tensorboard,
     )
-    profiler = StepProfiler(
-        enabled=hp.profile,
-        ranks=ranks,
-        steps=schedule.total_steps - run.state.step,
-        folder=job.paths.output_data / artifacts.PROFILE,
-    )
-    progress.hyperparameters(hp)
+    steps, folder = schedule.total_steps - run.state.step, job.paths.output_data / artifacts.PROFILE
+    profiler = step_profiler(ranks, steps=steps, folder=folder) if hp.profile and steps > 0 else None
     job.timeline.mark("build model")
     trainer = Trainer(
         job,
         run,
-        splits=data.splits,
-        class_labels=data.prepared.fitted.class_labels,
-        class_weights=data.class_weights,
+        data=data,
         schedule=schedule,
         progress=progress,
         profiler=profiler,

@@ -1,9 +1,7 @@
 """Save and resume a model in training."""
 
 import logging
-from dataclasses import asdict, dataclass, field
-
-from torch.optim import Optimizer
+from dataclasses import asdict
 
 from container.data.sampler import BatchPlan
 from container.parallel.execution import Execution
@@ -11,7 +9,7 @@ from container.training.average import WeightAverage
 from container.training.checkpoint import CheckpointStore
 from container.training.identity import check_identity, resume_batch_plan
 from container.training.optimizer import build_optimizer
-from container.training.scaler import LossScaler
+from container.training.precision import LossScaler
 from container.training.state import TrainingState
 from contracts.fingerprint import Fingerprint
 from contracts.hyperparameters import Hyperparameters
@@ -19,45 +17,34 @@ from contracts.hyperparameters import Hyperparameters
 logger = logging.getLogger(__name__)
 
 
-@dataclass
 class TrainingRun:
     """A model in training: its weights, all state that changes with each step, and its checkpoints.
 
-    Attributes:
-        execution: the parallelized model.
-        average: moving average of its weights, used for validation.
-        batch_plan: how the global batch is divided among ranks and microbatches.
+    Args:
+        execution: the parallelized model, before its first step.
         identity: the settings and data that a checkpoint and the run that resumes it must share.
+
+    Attributes:
+        average: moving average of the weights, used for validation.
+        batch_plan: how the global batch is divided among ranks and microbatches.
     """
 
-    execution: Execution
-    optimizer: Optimizer
-    average: WeightAverage
-    scaler: LossScaler
-    batch_plan: BatchPlan
-    store: CheckpointStore
-    identity: Fingerprint
-    state: TrainingState = field(default_factory=TrainingState)
-
-    @classmethod
-    def begin(
-        cls, hp: Hyperparameters, execution: Execution, store: CheckpointStore, *, identity: Fingerprint
-    ) -> "TrainingRun":
-        """Return a run before its first step."""
-        return cls(
-            execution,
-            build_optimizer(hp, execution.module),
-            WeightAverage(execution.module, decay=hp.ema_decay),
-            LossScaler.start(enabled=hp.fp16),
-            BatchPlan.of(
-                hp,
-                data_parallel_size=execution.ranks.data_size,
-                per_pass=execution.num_microbatches,
-                passes=hp.accumulate_grad_batches,
-            ),
-            store,
-            identity,
+    def __init__(
+        self, hp: Hyperparameters, execution: Execution, store: CheckpointStore, *, identity: Fingerprint
+    ) -> None:
+        self.execution = execution
+        self.optimizer = build_optimizer(hp, execution.module)
+        self.average = WeightAverage(execution.module, decay=hp.ema_decay)
+        self.scaler = LossScaler.start(enabled=hp.fp16)
+        self.batch_plan = BatchPlan.of(
+            hp,
+            data_parallel_size=execution.ranks.data_size,
+            per_pass=execution.num_microbatches,
+            passes=hp.accumulate_grad_batches,
         )
+        self.store = store
+        self.identity = identity
+        self.state = TrainingState()
 
     def save(self) -> None:
         """Save a checkpoint in the background; called by all ranks together."""

@@ -13,7 +13,7 @@ from container.launch.run_queue import Run, RunQueue, Shares, show_curves
 from container.preprocessing.prepared import PreparedData
 from container.training.checkpoint_files import complete_checkpoints
 from container.training.identity import check_resumable
-from container.training.state import EarlyStopping, TrainingState, has_trained_longer, is_finished
+from container.training.state import EarlyStopping, TrainingState, is_finished
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
@@ -72,12 +72,6 @@ def train_members(
     if hp.ensemble_model == "distill" and hp.resume:
         check_resumable(hp, paths.checkpoints, given=(), prepared=prepared)  # before hours of training
     missing = [each for each in planned if not each.is_finished]
-    for each in planned:
-        if each not in missing and (state := each.state) and has_trained_longer(state, max_epochs=hp.max_epochs):
-            logger.info(
-                "%s: max_epochs is %d, but its checkpoint has more epochs; they stay. resume=false starts over.",
-                each.folder.name, hp.max_epochs,
-            )  # fmt: skip
     shares = Shares.of_members(hp, num_gpus=num_gpus)
     if missing:
         logger.info(
@@ -113,7 +107,6 @@ def _planned(paths: JobPaths, hp: Hyperparameters, i: int) -> _Planned:
 
 
 def _train(missing: Sequence[_Planned], queue: RunQueue, prepared: PreparedData) -> None:
-    """Train the networks in order."""
     waiting = list(missing)
     by_folder = {each.folder: each for each in missing}
     with queue:

@@ -1,11 +1,12 @@
 """Record the trials of a search in a file, and draw the settings of the next one."""
 
+import csv
 import json
 import warnings
 import zlib
 from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from decimal import Decimal
+from pathlib import Path
 from typing import Any, Literal
 
 import optuna
@@ -14,7 +15,8 @@ from optuna.samplers import BaseSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from container.preprocessing.fingerprint import input_contents
-from contracts.atomic_files import write_text_atomically
+from contracts import artifacts
+from contracts.atomic_files import AtomicFile, write_text_atomically
 from contracts.fingerprint import Fingerprint
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import read_as
@@ -24,6 +26,7 @@ from contracts.tuning import Choices, Range
 from contracts.tuning_space import is_whole, metric_of, most_validations, num_combinations, space_of, trial_settings
 
 _FILE = "search.json"
+_COLUMNS = ("number", "state", "value", "steps", "seconds")  # of trials.csv, before the settings
 _START_OVER = "Copy the file again, or start over with resume=false, which removes the search."
 _STARTUP = 6  # trials with random settings, before TPE has a model of the space
 _REDUCTION = 3  # of the trials that reach a rung, about one in three continues
@@ -64,7 +67,6 @@ class Trial:
 
     @property
     def folder(self) -> str:
-        """Return the name of the folder of the trial's run."""
         return f"trial-{self.number:04d}"
 
     @property
@@ -129,7 +131,6 @@ class TuningStudy:
 
     @property
     def finished(self) -> int:
-        """Return the number of finished trials."""
         return sum(trial.is_finished for trial in self.trials)
 
     @property
@@ -213,10 +214,9 @@ class TuningStudy:
 
     def changes(self, trial: Trial) -> dict[str, Any]:
         """Return the values that a trial changes, by hyperparameter."""
-        spaces = ((name, self._space[name], value) for name, value in trial.drawn.items())
         return {
-            name: _exact(values, value) if isinstance(values, Range) else json.loads(value)
-            for name, values, value in spaces
+            name: value if isinstance(self._space[name], Range) else json.loads(value)
+            for name, value in trial.drawn.items()
         }
 
     def importance(self) -> dict[str, float]:
@@ -263,21 +263,7 @@ def _as_drawn(values: Range | Choices, value: Any) -> list[Any]:
     """Return a setting of the job as a trial has it, in a list; an empty list if the space does not contain it."""
     if not isinstance(values, Range):
         return [json.dumps(each) for each in values if each == value][:1]
-    if value is None or not values.low <= value <= values.high:
-        return []
-    if not values.step:
-        return [value]
-    steps = (value - values.low) / values.step
-    on_grid = min(values.low + round(steps) * values.step, values.high)  # as Optuna rounds: 0.1 + 2 * 0.1 is not 0.3
-    return [type(value)(on_grid)] if abs(steps - round(steps)) < 1e-8 else []
-
-
-def _exact(values: Range, value: Any) -> Any:
-    """Return a value at a step of a range as it is written in decimals: 0.3 for 0.1 + 2 * 0.1."""
-    if not values.step:
-        return value
-    steps = round((value - values.low) / values.step)
-    return type(value)(Decimal(repr(values.low)) + steps * Decimal(repr(values.step)))
+    return [value] if value is not None and values.low <= value <= values.high else []
 
 
 def _distribution(name: str, values: Range | Choices) -> BaseDistribution:
@@ -285,8 +271,8 @@ def _distribution(name: str, values: Range | Choices) -> BaseDistribution:
         return CategoricalDistribution([json.dumps(value) for value in values])
     log = values.scale == "log"
     if is_whole(name):
-        return IntDistribution(int(values.low), int(values.high), step=int(values.step or 1), log=log)
-    return FloatDistribution(float(values.low), float(values.high), step=values.step, log=log)
+        return IntDistribution(int(values.low), int(values.high), log=log)
+    return FloatDistribution(float(values.low), float(values.high), log=log)
 
 
 def _fingerprint(paths: JobPaths, hp: Hyperparameters, *, num_workers: int, given: Container[str]) -> Fingerprint:
@@ -311,9 +297,41 @@ def _plain(space: Mapping[str, Range | Choices]) -> dict[str, Any]:
 
 
 def _encoders(hp: Hyperparameters) -> Sequence[str]:
-    """Return the encoders of the job and of its space."""
     names = {text.tokenizer for text in hp.text_fields}
     for setting, values in space_of(hp).items():
         if setting.endswith("tokenizer") and not isinstance(values, Range):
             names |= {name for name in values if name}
     return sorted(names)
+
+
+def write_results(out: Path, study: TuningStudy, hp: Hyperparameters, best: Trial) -> None:
+    """Write tuning/trials.csv and tuning/summary.json into `out`."""
+    assert hp.tuning is not None
+    networks = hp.tuning.final_seeds
+    trials = [{**asdict(trial), "settings": study.changes(trial)} for trial in study.trials]
+    names = list(space_of(hp))
+    folder = out / artifacts.TUNING
+    folder.mkdir(parents=True, exist_ok=True)
+    with AtomicFile(folder / "trials.csv") as temporary, temporary.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow([*_COLUMNS, *names])
+        for trial in trials:
+            writer.writerow([*(trial[name] for name in _COLUMNS), *(_cell(trial["settings"][name]) for name in names)])
+    summary = {
+        "metric": study.metric.name,
+        "minimizes": study.metric.minimizes,
+        "trials": trials,
+        "importance": study.importance(),
+        "winner": {
+            "trial": best.number,
+            "value": best.value,
+            "changes": study.changes(best),
+            "networks": networks,
+            "model": hp.ensemble_model if networks > 1 else None,
+        },
+    }
+    write_text_atomically(folder / artifacts.TUNING_SUMMARY, json.dumps(summary, indent=1))
+
+
+def _cell(value: Any) -> Any:
+    return json.dumps(value) if isinstance(value, (list, dict)) else value

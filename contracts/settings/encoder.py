@@ -5,7 +5,7 @@ from typing import Any, Literal
 from contracts import conditions
 from contracts.declaration import Need, Settings, declare
 from contracts.model_classes import POOLED_CLASSES, TRANSFORMER_CLASSES, TWO_TEXT_CLASSES
-from contracts.numbers import Json
+from contracts.value_types import Json
 
 _POOLED_TWO_TEXT_CLASSES = tuple(name for name in POOLED_CLASSES if name in TWO_TEXT_CLASSES)
 ENCODER_SIZES = {"hidden_size": 128, "num_hidden_layers": 2, "num_attention_heads": 2, "vocab_size": 8000}

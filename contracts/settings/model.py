@@ -63,11 +63,6 @@ class ModelSettings(Settings):
     AdamW, the balance changes by about head_lr per step for any weight above 0.
     """
 
-    modality_dropout: float = declare(0.0, scope="train", ge=0, lt=1)
-    """Probability that a training record is processed without its table or without one of its texts. At least one
-    modality always remains. This makes the model less dependent on one modality.
-    """
-
     kernel_size: list[value_types.KernelSize] = declare(
         [3, 5, 7], scope="train", min_length=1, max_length=100, classes=("multimodal_cnn",)
     )

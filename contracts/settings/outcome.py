@@ -20,12 +20,6 @@ class OutcomeSettings(Settings):
     the report. A run in the same folder without draft repeats only what follows training.
     """
 
-    prediction_dtype: Literal["float32", "bfloat16"] = declare("float32", scope="after")
-    """Data type of matrix products in the final predictions of val and test. bfloat16 is faster on GPUs since Ampere.
-    The model is served in float32. So bfloat16 is used only if no probability of 256 val records differs by 1e-3 or
-    more; the log names the difference.
-    """
-
     calibration: Literal["none", "temperature", "isotonic"] = declare("none", scope="after")
     """Calibration of the probabilities, fitted on val after training. temperature divides the logits by one number: the
     most probable class stays the same, with two classes also the order of records. isotonic maps each class's

@@ -47,8 +47,10 @@ class ProcessSettings(Settings):
     )
     """Pipeline schedule; the last three give each rank two shorter stages."""
 
-    num_microbatches: int = declare(4, scope="run", ge=1, le=1_000_000, features=("pp",))
-    """Microbatches per forward pass of a pipeline, of batch_size / num_microbatches records each."""
+    num_microbatches: int | None = declare(None, scope="run", ge=1, le=1_000_000, features=("pp",))
+    """Microbatches per forward pass of a pipeline, of batch_size / num_microbatches records each. Default: the largest
+    divisor of batch_size up to 4 per rank of the pipeline.
+    """
 
     sharding_strategy: Literal["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"] = declare(
         "FULL_SHARD", scope="run", needs=(conditions.SHARDS,)
@@ -75,20 +77,8 @@ class ProcessSettings(Settings):
     otherwise.
     """
 
-    gradient_compression: Literal["none", "fp16", "bf16", "powersgd"] = declare("none", scope="run", features=("ddp",))
-    """Compression of gradients for communication; powersgd sends low-rank approximations. Results differ from those of
-    one process.
-    """
-
-    powersgd_rank: int = declare(
-        1,
-        scope="run",
-        ge=1,
-        le=4_096,
-        features=("ddp",),
-        needs=(conditions.chosen("gradient_compression", "powersgd"),),
-    )
-    """Rank of the approximation, for gradient_compression=powersgd."""
+    gradient_compression: Literal["none", "fp16", "bf16"] = declare("none", scope="run", features=("ddp",))
+    """Compression of gradients for communication. Results differ from those of one process."""
 
     sequence_parallel: bool = declare(False, scope="run", features=("tp",))
     """Also shard the operations between the sliced matrix products (norms, dropout) over tp, to save memory."""

@@ -4,7 +4,7 @@ from typing import Literal
 
 from contracts import conditions
 from contracts.declaration import Settings, declare
-from contracts.numbers import Json, Number, NumberFormat
+from contracts.value_types import Json, Number, NumberFormat
 
 
 class TableSettings(Settings):
@@ -69,18 +69,13 @@ class TableSettings(Settings):
     )
     """Scaling of the tabular inputs after imputation, fitted on train; part of model.pth and model.onnx."""
 
-    numeric_embedding: Literal["none", "piecewise_linear", "periodic"] = declare("none", scope="prepare")
+    numeric_embedding: Literal["none", "piecewise_linear"] = declare("none", scope="prepare")
     """Replace each tabular input by a vector, followed by a linear layer per input and ReLU (Gorishniy et al. 2022).
-    piecewise_linear: the position of the value in each bin, where bins are quantiles of train; periodic: sines and
-    cosines with trained frequencies.
+    piecewise_linear: the position of the value in each bin, where bins are quantiles of train.
     """
 
     numeric_embedding_dim: int = declare(
-        16,
-        scope="train",
-        ge=1,
-        le=4_096,
-        needs=(conditions.chosen("numeric_embedding", "piecewise_linear", "periodic"),),
+        16, scope="train", ge=1, le=4_096, needs=(conditions.chosen("numeric_embedding", "piecewise_linear"),)
     )
     """Width of each input's vector."""
 
@@ -88,13 +83,3 @@ class TableSettings(Settings):
         16, scope="prepare", ge=1, le=1_024, needs=(conditions.chosen("numeric_embedding", "piecewise_linear"),)
     )
     """Bins of each input; fewer if its quantiles coincide."""
-
-    numeric_embedding_frequencies: int = declare(
-        16, scope="train", ge=1, le=4_096, needs=(conditions.chosen("numeric_embedding", "periodic"),)
-    )
-    """Frequencies of each input."""
-
-    numeric_embedding_sigma: float = declare(
-        0.1, scope="train", gt=0, le=1_000_000, needs=(conditions.chosen("numeric_embedding", "periodic"),)
-    )
-    """Standard deviation of the initial frequencies, in periods per unit of the scaled input."""

@@ -20,16 +20,14 @@ from pipeline.aws.parameters import (
     parameter_specs,
     sdk_parameters,
 )
-from pipeline.aws.partitions import check_partitions
-from pipeline.aws.registration import registration_step
-from pipeline.aws.serving import deploy_steps, transform_step
+from pipeline.aws.serving import deploy_steps, registration_step, transform_step
 from pipeline.aws.session import offline_session, sagemaker_sdk
 from pipeline.aws.training import training_step
 from pipeline.checks import check_encoders_without_network
 from pipeline.condition import VALUE_PATH, unreachable
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import LONGEST_PROCESSING, Aws, Machine
-from pipeline.graph import CONDITION, FAIL, SEVERAL_INSTANCES, inputs_of, upstream
+from pipeline.graph import CONDITION, FAIL, SEVERAL_INSTANCES, upstream
 from pipeline.plan import Plan, make_plan
 
 _STEPS = {
@@ -64,12 +62,6 @@ def aws_plan(config: PipelineConfig) -> tuple[Aws, Plan]:
     if config.aws.training.instance_groups:
         why = "aws.training.instance_groups is set too"
         _require_default(training, PYTORCH_TRAINING.name, "instance_type", "instance_count", why=why)
-    for name in config.aws.training.channels:
-        if name in inputs_of(PYTORCH_TRAINING) - set(plan.step(PYTORCH_TRAINING).outside):
-            raise ContractError(
-                f"aws.training.channels.{name}: is set, but the job has no such channel",
-                f"Set aws.inputs.{name}, or remove it.",
-            )
     runtime = training.max_runtime_seconds
     if config.aws.spot.enabled and config.aws.spot.max_wait_seconds < runtime:
         raise ContractError(
@@ -138,7 +130,6 @@ def checked_definition(config: PipelineConfig, overrides: Mapping[str, Any] | No
         check_encoders_without_network(plan.encoders, aws.inputs)
     with sagemaker_sdk(aws.region):
         session = offline_session(aws.region, aws.bucket)
-        check_partitions(config, session.boto_session)
         text = build_pipeline(config, session).definition()
     model = session.sagemaker_client.meta.service_model
     check_limits(config, plan, text, specs=specs_of(config), overrides=overrides or {}, service=model)

@@ -65,7 +65,6 @@ _KEYS = {  # the configuration's key of an argument in which no parameter occurs
     "SupportedTransformInstanceTypes": "registration.transform_instances",
     "Tags": "aws.tags",
     "VolumeSizeInGB": "aws.steps.{step}.volume_gb",
-    "WarmStartConfig": "tuning.warm_start",
 }
 _FIX = "Correct it. If SageMaker accepts it since a recent date, update botocore."
 _FIXES = {"SERVING_CSV_COLUMNS": "Use JSON Lines, whose records name their columns, or files with fewer columns."}

@@ -1,12 +1,18 @@
 """Build the SDK's step of the training: the job with its channels, instances and outputs, or a search of many jobs."""
 
+import json
+import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from contracts.errors import ContractError
+from contracts.errors import ContractError, shown
 from contracts.paths import DEFAULT_ROOT, JobPaths
 from contracts.settings.control import METRICS
+from contracts.step_contract import StepContract
 from contracts.steps import PYTORCH_TRAINING
+from contracts.tuning import Choices, Range
+from contracts.tuning_space import is_whole
 from pipeline.aws.jobs import (
     Build,
     cache,
@@ -25,13 +31,12 @@ from pipeline.aws.parameters import (
     instance_type_parameter,
     machine_of,
 )
-from pipeline.aws.tuning import tuning_step
-from pipeline.config_aws import Channel as ChannelSettings
-from pipeline.plan import StepPlan
+from pipeline.plan import StepPlan, TunerPlan
 
 INSTANCE_GROUP = "INSTANCE_GROUP"  # the variable with the group that trains; container/hosts/topology.py reads it
 _NUMBER = r"([0-9.eE+-]+|nan)"
 _METRICS = {name: f"{name}={_NUMBER};" for name in ("train/loss", "val/loss", *(f"val/{each}" for each in METRICS))}
+_MOST_CHOICES = 30  # ParameterValues in botocore's model of the service
 
 
 def training_step(build: Build, plan: StepPlan) -> Any:
@@ -43,7 +48,7 @@ def training_step(build: Build, plan: StepPlan) -> Any:
     trainer = _trainer(build, plan)
     channels = _channels(build, plan)
     if build.plan.tuner is not None:
-        return tuning_step(build, contract, build.plan.tuner, trainer=trainer, metrics=_METRICS, channels=channels)
+        return _tuning_step(build, contract, build.plan.tuner, trainer=trainer, channels=channels)
     trainer.with_metric_definitions([MetricDefinition(name=name, regex=regex) for name, regex in _METRICS.items()])
     if aws.training.tensorboard:  # the service refuses a LocalPath, and uses /opt/ml/output/tensorboard without one
         trainer.with_tensorboard_output_config(TensorBoardOutputConfig(s3_output_path=f"{build.home}/tensorboard"))
@@ -139,9 +144,7 @@ def _channels(build: Build, plan: StepPlan) -> list[Any]:
     training = build.aws.training
     groups = {"instance_group_names": [training.training_group]} if training.training_group else {}
     channels = []
-    settings: dict[str, ChannelSettings] = {**training.channels}
     for name, uri in input_uris(build, plan).items():
-        of_channel = settings.get(name, ChannelSettings())
         source = S3DataSource(
             s3_data_type="S3Prefix",
             s3_uri=uri,
@@ -149,6 +152,89 @@ def _channels(build: Build, plan: StepPlan) -> list[Any]:
             **groups,
         )
         data = DataSource(s3_data_source=source)
-        mode = of_channel.input_mode or training.input_mode
-        channels.append(Channel(channel_name=name, data_source=data, input_mode=mode))
+        channels.append(Channel(channel_name=name, data_source=data, input_mode=training.input_mode))
     return channels
+
+
+def _tuning_step(build: Build, contract: StepContract, plan: TunerPlan, *, trainer: Any, channels: Any) -> Any:
+    """Return the step that replaces the training step.
+
+    Args:
+        trainer: the training job, without the hyperparameters that the tuner chooses.
+    """
+    from sagemaker.core.shapes import RetryStrategy
+    from sagemaker.mlops.workflow.steps import TuningStep
+
+    aws, search = build.aws, build.config.tuning
+    assert search is not None
+    trainer.with_retry_strategy(RetryStrategy(maximum_retry_attempts=aws.retries.max_attempts))
+    tuner = _tuner_class()(
+        trainer,
+        plan.metric.name,
+        {name: _range(name, values) for name, values in plan.space.items()},
+        metric_definitions=[{"Name": name, "Regex": regex} for name, regex in _METRICS.items()],
+        strategy=search.strategy,
+        objective_type="Minimize" if plan.metric.minimizes else "Maximize",
+        max_jobs=search.trials,
+        max_parallel_jobs=min(search.parallel or 1, search.trials),
+        max_runtime_in_seconds=math.floor(search.max_hours * 3600) if search.max_hours is not None else None,
+        early_stopping_type="Auto",
+        base_tuning_job_name=build.config.name,
+    )
+    return tagged(
+        TuningStep,
+        aws,
+        name=contract.name,
+        description=contract.about,
+        step_args=tuner.tune(inputs=channels),
+        cache_config=cache(aws),
+        retry_policies=job_retries(aws),
+    )
+
+
+def _tuner_class() -> Any:
+    """Return the SDK's tuner with the settings of a training job that the one of SDK 3.27 leaves out."""
+    from sagemaker.train.tuner import HyperparameterTuner
+
+    class Tuner(HyperparameterTuner):
+        def _build_training_job_definition(self, inputs: Any) -> Any:
+            definition = super()._build_training_job_definition(inputs)
+            trainer: Any = self.model_trainer
+            # Without these: no KMS key of the volume, no instance groups, no warm pool.
+            definition.resource_config = trainer.compute._to_resource_config()
+            definition.enable_network_isolation = trainer.networking.enable_network_isolation
+            definition.enable_inter_container_traffic_encryption = (
+                trainer.networking.enable_inter_container_traffic_encryption
+            )
+            return definition
+
+    return Tuner
+
+
+def _range(name: str, values: Range | Choices) -> Any:
+    """Return a setting's values as a range of the SDK; raise ContractError if SageMaker has no such range."""
+    from sagemaker.core.parameter import CategoricalParameter, ContinuousParameter, IntegerParameter
+
+    if not isinstance(values, Range):
+        return CategoricalParameter(_choices(name, values))
+    scale = "Logarithmic" if values.scale == "log" else "Linear"
+    if is_whole(name):
+        return IntegerParameter(int(values.low), int(values.high), scaling_type=scale)
+    return ContinuousParameter(float(values.low), float(values.high), scaling_type=scale)
+
+
+def _choices(name: str, values: Sequence[Any]) -> list[str]:
+    fix = "Remove {} from the space, or set engine to container."
+    for value in values:
+        if isinstance(value, (list, dict)):
+            kind = "a list" if isinstance(value, list) else "an object"
+            raise ContractError(
+                f"tuning.space.{name}: {shown(value)} is {kind}, but values of SageMaker's tuner are numbers and texts",
+                fix.format(name),
+            )
+    if len(values) > _MOST_CHOICES:
+        raise ContractError(
+            f"tuning.space.{name}: has {len(values)} values; SageMaker's tuner accepts at most {_MOST_CHOICES}",
+            "List fewer values, give a range, or set engine to container.",
+        )
+    return [value if isinstance(value, str) else json.dumps(value) for value in values]

@@ -1,16 +1,80 @@
 """Cache the steps of local runs: a folder per step and digest of everything that its outputs depend on."""
 
 import json
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
+from re import match
 from typing import Any
 
+import contracts
 from contracts.atomic_files import write_text_atomically
-from contracts.fingerprint import Fingerprint
+from contracts.fingerprint import Fingerprint, digest_of, digest_of_file
 from contracts.input_files import files_below
 from contracts.step_contract import StepContract
-from pipeline.local.digests import ContentDigests
+
+DISTRIBUTION = "text-table-trainer"
+REPOSITORY = Path(contracts.__file__).parents[1]  # contains the packages contracts and container
+
+
+class ContentDigests:
+    """Digests that a JSON file keeps between runs."""
+
+    def __init__(self, cache: Path) -> None:
+        self._cache = cache
+        self._known: dict[str, list[Any]] = {}
+        with suppress(OSError, ValueError):  # a damaged file only costs time
+            self._known = json.loads(cache.read_text())
+        self._seen: dict[str, list[Any]] = {}
+
+    def of(self, root: Path) -> str:
+        """Return the digest of a file, or of a folder's files with their relative names; links are followed."""
+        if root.is_file():
+            return digest_of([root.name, self._file(root)])
+        return digest_of([[str(path.relative_to(root)), self._file(path)] for path in files_below(root).files])
+
+    def save(self) -> None:
+        """Save the digests for the next run, without those of deleted files."""
+        kept = {**self._known, **self._seen}
+        kept = {path: entry for path, entry in kept.items() if path in self._seen or os.path.exists(path)}
+        write_text_atomically(self._cache, json.dumps(kept))
+
+    def _file(self, path: Path) -> str:
+        real = path.resolve()
+        status = real.stat()
+        # cp -p and rsync -t copy modification times, so the change time and the inode are needed to detect new content.
+        stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
+        entry = self._seen.get(str(real)) or self._known.get(str(real))
+        if entry is None or entry[:-1] != stamp:
+            entry = [*stamp, digest_of_file(real)]
+        self._seen[str(real)] = entry
+        return str(entry[-1])
+
+
+def code_digest() -> str:
+    """Return a digest of the code that steps run and the versions of its dependencies; it replaces the image's."""
+    files = [
+        [str(path.relative_to(REPOSITORY)), digest_of_file(path)]
+        for package in ("contracts", "container")
+        for path in sorted((REPOSITORY / package).rglob("*"))
+        if path.suffix in (".py", ".html", ".json")
+    ]
+    return digest_of([files, _versions()])
+
+
+def _versions() -> list[list[str]]:
+    versions = []
+    with suppress(PackageNotFoundError):
+        for line in requires(DISTRIBUTION) or []:
+            name = match(r"[A-Za-z0-9._-]+", line)
+            if name is not None and "extra ==" not in line:
+                with suppress(PackageNotFoundError):
+                    versions.append([name[0], version(name[0])])
+    return versions
+
 
 RECORD = "step.json"
 LOG = "log.txt"
@@ -23,13 +87,11 @@ class Completed:
 
     Attributes:
         outputs: digest of each output, by logical name.
-        files: size and modification time of every output file at the end of the step, by path in the step's folder.
         seconds: duration of the step.
         result: the result of a step without output folders, e.g. the version that a registration made.
     """
 
     outputs: Mapping[str, str]
-    files: Mapping[str, list[int]]
     seconds: float
     result: Mapping[str, Any]
 
@@ -52,13 +114,19 @@ class StepDirectory:
     def output(self, contract: StepContract, name: str) -> Path:
         return contract.output(name).path(self.ml)
 
-    def completed(self) -> Completed | None:
+    def outputs(self, contract: StepContract) -> dict[str, Path]:
+        """Return the folder of each output that exists, by logical name."""
+        folders = {folder.name: folder.path(self.ml) for folder in contract.outputs}
+        return {name: folder for name, folder in folders.items() if folder.is_dir()}
+
+    def completed(self, contract: StepContract, digests: ContentDigests) -> Completed | None:
         """Return the record if the step completed and its outputs have not changed since."""
         try:
             record = Completed(**json.loads((self.folder / RECORD).read_text())["completed"])
         except (OSError, ValueError, KeyError, TypeError):
             return None
-        return record if record.files == self._stamps(self.folder / name for name in record.files) else None
+        present = {name: digests.of(folder) for name, folder in self.outputs(contract).items()}
+        return record if record.outputs == present else None
 
     def complete(
         self,
@@ -74,25 +142,12 @@ class StepDirectory:
         Args:
             fingerprint: of the step; its parts show why a step ran again.
         """
-        outputs = {folder.name: folder.path(self.ml) for folder in contract.outputs}
-        outputs = {name: folder for name, folder in outputs.items() if folder.is_dir()}
-        record = Completed(
-            outputs={name: digests.of(folder) for name, folder in outputs.items()},
-            files=self._stamps(path for folder in outputs.values() for path in files_below(folder).files),
-            seconds=round(seconds, 3),
-            result=result,
-        )
+        outputs = {name: digests.of(folder) for name, folder in self.outputs(contract).items()}
+        record = Completed(outputs, round(seconds, 3), result)
         parts = dict(fingerprint.parts)
         content = json.dumps({"completed": asdict(record), "fingerprint": parts}, indent=1, sort_keys=True)
         write_text_atomically(self.folder / RECORD, content)
         return record
-
-    def _stamps(self, paths: Iterable[Path]) -> dict[str, list[int]]:
-        stamps = {}
-        for path in paths:
-            status = path.stat() if path.exists() else None
-            stamps[str(path.relative_to(self.folder))] = [status.st_size, status.st_mtime_ns] if status else []
-        return stamps
 
 
 def step_folder(root: Path, step: str, fingerprint: Fingerprint) -> StepDirectory:

@@ -17,8 +17,7 @@ from contracts.paths import DEFAULT_ROOT, SETTINGS_FILE, JobPaths
 from contracts.step_contract import StepContract, message_file
 from contracts.steps import STEPS
 from pipeline.local import with_parent
-from pipeline.local.cache import StepDirectory
-from pipeline.local.digests import REPOSITORY
+from pipeline.local.cache import REPOSITORY, StepDirectory
 from pipeline.local.docker import start_container
 from pipeline.plan import StepPlan
 
@@ -140,11 +139,6 @@ def start_program(arguments: Sequence[str], variables: Mapping[str, str], log: I
         stderr=subprocess.STDOUT,
         start_new_session=True,  # so that a Ctrl-C reaches it once, from this process
     )
-
-
-def run_program(arguments: Sequence[str], variables: Mapping[str, str], log: IO[bytes] | None) -> int:
-    """Run a program to its end, and return its exit code; see `finish`."""
-    return finish(start_program(arguments, variables, log))
 
 
 def finish(process: subprocess.Popen) -> int:

@@ -73,7 +73,6 @@ class LocalRegistry:
     def register(
         self,
         config: PipelineConfig,
-        hyperparameters: Mapping[str, str],
         *,
         inputs: Mapping[str, Path],
         environment: Mapping[str, str],
@@ -107,7 +106,7 @@ class LocalRegistry:
                 "decision": outcome.sentence(),
                 "package_digest": package_digest,
             },
-            "ModelCard": json.loads(model_card(config, hyperparameters, image=None, outcome=outcome)),
+            "ModelCard": json.loads(model_card(config, outcome)),
         }
         target = self.folder / str(version)
         with atomic_folder(target) as temporary:

@@ -7,36 +7,127 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.fingerprint import Fingerprint
-from contracts.input_files import read_json
+from contracts.input_files import files_below, read_json
 from contracts.step_contract import StepContract
 from contracts.steps import (
     BATCH_SCORE,
     DATA_LOADING,
+    DATA_PROFILE_TEXT,
+    METRICS_SUMMARY,
     MODEL_METRICS,
     PACKAGE,
     PYTORCH_TRAINING,
     REGISTRATION,
     SIGNATURE,
     TABULAR_PREPROCESSING,
+    TRACKED,
     TRACKING,
 )
-from contracts.tracking import TRACKED
 from pipeline.checks import check_local_input, check_metrics_columns
+from pipeline.condition import ConditionOutcome, check_condition, read_measured_value
 from pipeline.config import PipelineConfig
-from pipeline.graph import CONDITION
+from pipeline.graph import CONDITION, source
 from pipeline.local.batch_score import score
-from pipeline.local.cache import Completed, StepDirectory, step_folder
-from pipeline.local.digests import ContentDigests, code_digest
+from pipeline.local.cache import Completed, ContentDigests, StepDirectory, code_digest, step_folder
 from pipeline.local.docker import image_id
-from pipeline.local.process import StepFailed, last_line, run_step
-from pipeline.local.progress import CACHED, DONE, FAILED, Progress
-from pipeline.local.run_state import Run
-from pipeline.plan import make_plan
+from pipeline.local.process import StepFailed, run_step
+from pipeline.local.registry import LocalRegistry
+from pipeline.plan import Plan, make_plan
+
+REPORT = "report.md"
+
+
+@dataclass
+class Run:
+    """A run of the pipeline on this machine.
+
+    Attributes:
+        code: digest of the steps' code, or the image.
+        image: the image whose containers run the steps; None for processes.
+        table: a line for each step and the condition, by name.
+        directories: the folder of each completed step, by name.
+        records: the record of each completed step, by name.
+    """
+
+    config: PipelineConfig
+    plan: Plan
+    root: Path
+    digests: ContentDigests
+    code: str
+    image: str | None = None
+    directories: dict[str, StepDirectory] = field(default_factory=dict)
+    records: dict[str, Completed] = field(default_factory=dict)
+    outcome: ConditionOutcome | None = None
+    table: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.table |= {name: _line(name, "waiting") for name in self.plan.shown}
+
+    def show(self, name: str, state: str, *, seconds: float = 0.0, note: object = "") -> None:
+        """Print the state of a step, and keep it for the table at the end."""
+        self.table[name] = _line(name, state, f"{seconds:.1f} s" if seconds else "", str(note))
+        print(self.table[name], file=sys.stderr, flush=True)
+
+    @property
+    def registry(self) -> LocalRegistry:
+        return LocalRegistry(self.root, self.config.group)
+
+    def output(self, contract: StepContract, name: str) -> Path:
+        return self.directories[contract.name].output(contract, name)
+
+    def inputs(self, contract: StepContract) -> dict[str, Path]:
+        """Return the folder or file of each input of a step that exists."""
+        paths = {}
+        for folder in contract.inputs:
+            origin = source(contract, folder)
+            if origin is not None:
+                paths[folder.name] = self.output(origin.step, origin.output) / origin.subfolder
+            elif folder.name in self.config.inputs:
+                paths[folder.name] = Path(self.config.inputs[folder.name])
+        return paths
+
+    def finish(self, failure: str | None, *, seconds: float) -> None:
+        """Print how the run ended, and write report.md under the root."""
+        table = "\n".join([_line("step", "state", "time", "note"), *self.table.values()])
+        refused = self.outcome is not None and not self.outcome.holds
+        ended = failure or ""
+        if self.outcome is not None and (refused or not failure):
+            ended = self.outcome.sentence()
+        summary = self._file(MODEL_METRICS, "metrics_output", METRICS_SUMMARY)
+        links: dict[str, Path | None] = {
+            "profile of the data": self._file(TABULAR_PREPROCESSING, "processed_data", DATA_PROFILE_TEXT),
+            "evaluation": self._file(PYTORCH_TRAINING, "evaluation_output", artifacts.REPORT),
+            "metrics": summary,
+            "plots": self._file(MODEL_METRICS, "plots_output", ""),
+            "scores": self._file(BATCH_SCORE, "scores", ""),
+        }
+        logs = {f"log of {name}": directory.log for name, directory in self.directories.items()}
+        page = [f"# {self.config.name}\n", f"```\n{table}\n```\n", f"{ended}\n", "## Where to look\n"]
+        page += [f"* {name}: {path}" for name, path in (links | logs).items() if path is not None and path.exists()]
+        if summary is not None:
+            page += ["\n## Metrics\n", f"```\n{summary.read_text(encoding='utf-8').rstrip()}\n```"]
+        report = self.root / REPORT
+        report.write_text("\n".join(page) + "\n", encoding="utf-8")
+        print(f"\n{table}\n\n{ended}\nThe run took {seconds:.1f} s.\n\nReport: {report}")
+        if failure and not refused:
+            print(failure, file=sys.stderr)
+
+    def _file(self, contract: StepContract, output: str, name: str) -> Path | None:
+        if contract.name in self.directories and (path := self.output(contract, output) / name).exists():
+            return path
+        return None
+
+
+def _line(name: str, state: str, took: str = "", note: str = "") -> str:
+    return f"{name:26s} {state:8s} {took:>8s}  {note}".rstrip()
+
 
 COMPLETED, NOT_REGISTERED, STOPPED = 0, 1, 130
 
@@ -61,7 +152,7 @@ def run(config: PipelineConfig, root: Path, *, image: str | None = None) -> int:
     code = code_digest() if image is None else image_id(image, mounted)
     with lock(root):
         digests = ContentDigests(root / "digests.json")
-        state = Run(config, plan, root, digests, code, Progress(plan.shown), image)
+        state = Run(config, plan, root, digests, code, image)
         try:
             return _run(state)
         except KeyboardInterrupt:
@@ -97,8 +188,10 @@ def _run(state: Run) -> int:
         for contract in state.plan.before_condition:
             run_or_reuse(state, contract)
         # The condition runs no program, so it is not cached.
-        outcome = state.check_condition(state.registry.to_beat(state.config, package_digest=_cached_package(state)))
-        state.progress.finish(CONDITION, DONE if outcome.holds else FAILED, note=outcome.sentence())
+        registered = state.registry.to_beat(state.config, package_digest=_cached_package(state))
+        value = read_measured_value(state.output(MODEL_METRICS, "metrics_output"))
+        outcome = state.outcome = check_condition(state.config.condition, value, registered and registered.value)
+        state.show(CONDITION, "done" if outcome.holds else "failed", note=outcome.sentence())
         if outcome.holds:
             for contract in state.plan.after_condition:
                 run_or_reuse(state, contract)
@@ -117,41 +210,43 @@ def run_or_reuse(state: Run, contract: StepContract) -> None:
         check_metrics_columns(state.plan.step(MODEL_METRICS).environment, columns)
     fingerprint = _fingerprint(state, contract, inputs)
     directory = step_folder(state.root, contract.name, fingerprint)
-    record = directory.completed()
-    if record is not None and _is_registered(state, record):
-        state.progress.finish(contract.name, CACHED, note=_note(contract, record))
+    record = directory.completed(contract, state.digests)
+    if record is not None and (state.root / record.result.get("folder", "")).is_dir():  # the version may be deleted
+        state.show(contract.name, "cached", note=_note(contract, directory, record.result))
     else:
         directory.folder.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
         result: dict[str, Any] = {}
+        state.show(contract.name, "running", note=directory.log)
         try:
-            with state.progress.running(contract.name, lambda: last_line(directory.log)):
-                if contract is REGISTRATION:
-                    model = state.register(state.records[PACKAGE.name].outputs["packaged_model"])
-                    folder = str(model.folder.relative_to(state.root))
-                    result = {"version": model.version, "folder": folder}
-                elif contract is BATCH_SCORE:
-                    assert state.config.batch_score is not None
-                    variables = state.plan.step(contract).environment
-                    score(
-                        state.config.batch_score, directory, inputs, variables,
-                        one_column=len(state.plan.columns) == 1, image=state.image,
-                    )  # fmt: skip
-                else:
-                    run_step(
-                        state.plan.step(contract), directory, inputs, state.plan.hyperparameters,
-                        image=None if contract is TRACKING else state.image,  # which may contain no MLflow
-                        network=state.config.aws is not None and not state.config.aws.network_isolation,
-                    )  # fmt: skip
+            if contract is REGISTRATION:
+                assert state.outcome is not None
+                model = state.registry.register(
+                    state.config, inputs=inputs, environment=state.plan.step(contract).environment,
+                    package_digest=state.records[PACKAGE.name].outputs["packaged_model"], outcome=state.outcome,
+                )  # fmt: skip
+                result = {"version": model.version, "folder": str(model.folder.relative_to(state.root))}
+            elif contract is BATCH_SCORE:
+                assert state.config.batch_score is not None
+                score(
+                    state.config.batch_score, directory, inputs, state.plan.step(contract).environment,
+                    one_column=len(state.plan.columns) == 1, image=state.image,
+                )  # fmt: skip
+            else:
+                run_step(
+                    state.plan.step(contract), directory, inputs, state.plan.hyperparameters,
+                    image=None if contract is TRACKING else state.image,  # which may contain no MLflow
+                    network=state.config.aws is not None and not state.config.aws.network_isolation,
+                )  # fmt: skip
         except StepFailed:
-            state.progress.finish(contract.name, FAILED, seconds=time.monotonic() - began, note=str(directory.log))
+            state.show(contract.name, "failed", seconds=time.monotonic() - began, note=directory.log)
             raise
         seconds = time.monotonic() - began
         if contract is TRACKING and (problem := _not_tracked(state, directory)):
-            state.progress.finish(contract.name, FAILED, seconds=seconds, note=problem)
+            state.show(contract.name, "failed", seconds=seconds, note=problem)
             return
         record = directory.complete(contract, state.digests, fingerprint=fingerprint, seconds=seconds, result=result)
-        state.progress.finish(contract.name, DONE, seconds=seconds, note=_note(contract, record))
+        state.show(contract.name, "done", seconds=seconds, note=_note(contract, directory, result))
     state.directories[contract.name], state.records[contract.name] = directory, record
 
 
@@ -198,20 +293,15 @@ def _fingerprint(state: Run, contract: StepContract, inputs: Mapping[str, Path])
 def _cached_package(state: Run) -> str | None:
     """Return the digest of this model's package, if an earlier run made it."""
     fingerprint = _fingerprint(state, PACKAGE, state.inputs(PACKAGE))
-    record = step_folder(state.root, PACKAGE.name, fingerprint).completed()
+    record = step_folder(state.root, PACKAGE.name, fingerprint).completed(PACKAGE, state.digests)
     return record.outputs["packaged_model"] if record else None
 
 
-def _is_registered(state: Run, record: Completed) -> bool:
-    """Return False for a registration whose version no longer exists."""
-    folder = record.result.get("folder")
-    return folder is None or (state.root / folder).is_dir()
-
-
-def _note(contract: StepContract, record: Completed) -> str:
+def _note(contract: StepContract, directory: StepDirectory, result: Mapping[str, Any]) -> str:
     if contract is REGISTRATION:
-        return f"version {record.result['version']} in {record.result['folder']}"
-    return f"{sum(size for size, _ in record.files.values()) / 1e6:.1f} MB"
+        return f"version {result['version']} in {result['folder']}"
+    files = [path for folder in directory.outputs(contract).values() for path in files_below(folder).files]
+    return f"{sum(path.stat().st_size for path in files) / 1e6:.1f} MB"
 
 
 @contextmanager

@@ -91,17 +91,22 @@ def damage(data: bytes, rng: Random, recipe: list[str]) -> bytes:
     }[action]
 
 
+def gzipped(data: bytes) -> bytes:
+    """Return gzip data that does not tell the time."""
+    return gzip.compress(data, mtime=0)
+
+
 def compress(data: bytes, rng: Random, recipe: list[str]) -> bytes:
     """Return gzip data: one member, several members, or none although the name says so."""
     form = rng.choice(("one", "one", "several", "plain", "twice", "none after"))
     recipe.append(f"gzip: {form}")
     middle = len(data) // 2
     return {
-        "one": lambda: gzip.compress(data),
-        "several": lambda: gzip.compress(data[:middle]) + gzip.compress(b"") + gzip.compress(data[middle:]),
+        "one": lambda: gzipped(data),
+        "several": lambda: gzipped(data[:middle]) + gzipped(b"") + gzipped(data[middle:]),
         "plain": lambda: data,
-        "twice": lambda: gzip.compress(gzip.compress(data)),
-        "none after": lambda: gzip.compress(data) + b"\0" * 8,
+        "twice": lambda: gzipped(gzipped(data)),
+        "none after": lambda: gzipped(data) + b"\0" * 8,
     }[form]()
 
 

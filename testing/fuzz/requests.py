@@ -1,6 +1,5 @@
 """Kind requests: bodies in every format, headers and broken HTTP for a server."""
 
-import gzip
 import io
 import json
 from collections.abc import Callable
@@ -96,7 +95,7 @@ def generate(rng: Random) -> Request:
         headers[name] = value
         request.recipe.append(f"{name}: {value[:40]!r}")
     elif rng.random() < 0.1:
-        headers["Content-Encoding"], body = "gzip", gzip.compress(body)
+        headers["Content-Encoding"], body = "gzip", render.gzipped(body)
         request.recipe.append("gzip")
     request.data = http(headers, body)
     request.recipe.append(f"{len(body)} bytes")

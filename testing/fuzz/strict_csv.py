@@ -1,5 +1,6 @@
 """Count the rows of a CSV by RFC 4180, independently of the readers that the product uses."""
 
+import re
 from dataclasses import dataclass
 
 
@@ -72,8 +73,8 @@ def _quoted(text: str, start: int) -> tuple[str, int, bool]:
 
 
 def _unquoted_end(text: str, start: int, delimiter: str) -> int:
-    ends = [place for mark in (delimiter, "\r", "\n") if (place := text.find(mark, start)) >= 0]
-    return min(ends, default=len(text))
+    found = re.compile(f"[{re.escape(delimiter)}\r\n]").search(text, start)
+    return found.start() if found else len(text)
 
 
 def _after_line_end(text: str, i: int) -> int:

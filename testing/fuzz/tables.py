@@ -129,7 +129,7 @@ def _write(draft: Draft, rng: Random, suffix: str, *, odd: bool, damaged: bool) 
     else:
         data, ids = _text_file(draft, rng, render.DELIMITERS[plain], odd=odd)
     if gz:
-        data = render.compress(data, rng, draft.recipe) if odd else render.gzip.compress(data)
+        data = render.compress(data, rng, draft.recipe) if odd else render.gzipped(data)
     if damaged:
         whole, data = data, render.damage(data, rng, draft.recipe)
         ids = _ids_of_damaged(data, draft, ids, render.DELIMITERS.get(suffix)) if data != whole else ids

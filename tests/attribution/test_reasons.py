@@ -1,7 +1,5 @@
 """Predictor.explain: contributions of the calibrated, blended model, from ONNX Runtime alone."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import product
 from pathlib import Path
@@ -18,7 +16,7 @@ from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
 from testing.exported_models import linear_model, random_model
-from testing.jobs import REPOSITORY
+from testing.jobs import run_python
 from testing.jobs import table as job_table
 from testing.table_jobs import table
 
@@ -237,8 +235,7 @@ def test_explaining_imports_neither_torch_nor_onnx(calibrated_job: JobPaths) -> 
         f"Predictor.load({str(calibrated_job.model)!r}).explain([{{'chat': 'very happy'}}], level='word'); "
         "sys.exit(str({'torch', 'onnx'} & sys.modules.keys() or ''))"
     )
-    done = subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, capture_output=True, text=True)
-    assert not done.stderr.strip()
+    assert not run_python(code).stderr.strip()
 
 
 @pytest.mark.slow

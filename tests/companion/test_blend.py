@@ -1,17 +1,21 @@
-"""The blend of network and companion: used where val says that it helps, and the same in every runtime."""
+"""The blend of network and companion: used where val says that it helps, and the same in every runtime.
+
+And the companion's logits of a split: in its order, in batches of limited size.
+"""
 
 import logging
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
+from container.companion import graph
 from container.companion.blend import Blend, BlendedCompanion, try_blend
+from container.companion.graph import Companion, predict
+from container.data.records import onnx_inputs
 from container.decision.decision import Decision
 from container.errors import NotMade
 from container.evaluation import bootstrap
@@ -22,11 +26,12 @@ from container.export.variants import write_fused, write_int8
 from container.models.build import build_classifier
 from container.models.ensemble import Ensemble
 from container.results import companion as in_job
-from container.results.companion import add_companion
-from container.results.onnx_costs import measure_costs
+from container.results.companion import Combined, add_companion
+from container.results.onnx_graphs import measure_costs
 from container.training.job_data import JobData
-from testing.companions import Split, fitted, rows, without_meaning
+from testing.companions import FIELD, Split, fitted, rows, without_meaning
 from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
+from tests.export.test_variants import run
 
 
 def noisy(labels: np.ndarray, *, strength: float, seed: int, classes: int = 2) -> np.ndarray:
@@ -112,11 +117,6 @@ class Rows:
         return self.batch
 
 
-def run(path: Path, feed) -> np.ndarray:
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return np.asarray(session.run(["probabilities"], feed)[0])
-
-
 def test_model_onnx_computes_the_blend(made):
     hp, model, _, batch, path, report = made
     assert report.max_difference < 1e-5
@@ -153,7 +153,7 @@ def test_one_network_that_cannot_be_exported_costs_the_comparison_and_not_the_jo
     hp, model, companion, batch, _, _ = made
     given = {"decision": Decision(), "companion": companion}
     export_onnx(Ensemble([model, model]), hp, tmp_path / "model.onnx", samples=[batch], **given)
-    monkeypatch.delattr("container.results.onnx_costs.export_onnx")
+    monkeypatch.delattr("container.results.onnx_graphs.export_onnx")
     costs = measure_costs(tmp_path, Ensemble([model, model]), hp, val=Rows(batch), **given)
     assert list(costs) == ["model.onnx"]
     assert "the graph of one network was not measured" in caplog.text
@@ -187,6 +187,12 @@ def test_the_companion_of_an_earlier_run_is_removed(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
+def added(network, settings=None, **splits: Split):
+    """What add_companion makes of a network's logits and the splits of a job."""
+    data = cast(JobData, SimpleNamespace(splits=splits, class_weights=[1.0, 1.0]))
+    return add_companion(hyperparameters(**(settings or {"companion": True})), data, network)
+
+
 @pytest.mark.parametrize("error", [NotMade("there is a reason"), MemoryError("too large")])
 def test_a_companion_that_cannot_be_fitted_is_one_warning_and_leaves_the_network(error, monkeypatch, caplog):
     def fail(*_, **__):
@@ -194,8 +200,7 @@ def test_a_companion_that_cannot_be_fitted_is_one_warning_and_leaves_the_network
 
     monkeypatch.setattr(in_job, "fit_companion", fail)
     network = {"val": np.zeros((2, 2)), "test": np.zeros((2, 2))}
-    data = SimpleNamespace(splits={"train": Split(rows(2))}, class_weights=[1.0, 1.0])
-    found = add_companion(hyperparameters(companion=True), cast(JobData, data), network)
+    found = added(network, train=Split(rows(2)))
     assert found.companion is None
     assert found.logits is network
     assert found.report is not None
@@ -209,9 +214,7 @@ def test_an_error_after_the_fit_leaves_the_probabilities_of_train(monkeypatch):
         raise MemoryError("too large")
 
     monkeypatch.setattr(in_job, "predict", fail)
-    splits = {"train": Split(rows(100)), "val": Split(rows(40, seed=1))}
-    data = SimpleNamespace(splits=splits, class_weights=[1.0, 1.0])
-    found = add_companion(hyperparameters(companion=True), cast(JobData, data), {"val": np.zeros((40, 2))})
+    found = added({"val": np.zeros((40, 2))}, train=Split(rows(100)), val=Split(rows(40, seed=1)))
     assert found.companion is None
     assert found.report is not None
     assert found.report.reason == "MemoryError: too large"
@@ -231,14 +234,11 @@ def test_standard_errors_are_those_of_many_samples():
 
 
 def test_val_decides_of_which_class_the_average_precision_of_every_split_is():
-    few, many = (
-        np.arange(40) % 4 // 3,
-        (np.arange(40) % 4 > 0).astype(int),
-    )  # class 1 is rare in val, and class 0 in test
+    quarter = np.arange(40) % 4
+    few, many = quarter // 3, (quarter > 0).astype(int)  # class 1 is rare in val, and class 0 in test
     splits = {"train": Split(rows(100)), "val": Split(rows(40, labels=few)), "test": Split(rows(40, labels=many))}
-    data = SimpleNamespace(splits=splits, class_weights=[1.0, 1.0])
     network = {name: np.random.default_rng(0).normal(size=(40, 2)) for name in ("val", "test")}
-    report = add_companion(hyperparameters(companion=True), cast(JobData, data), network).report
+    report = added(network, **splits).report
     assert report is not None
     assert report.rarer_class == 1
     of_class = estimate_metrics(many, network["test"], seed=42, rarer=1)["average_precision"].value
@@ -292,11 +292,6 @@ def test_a_split_of_one_class_has_no_estimates():
     assert all(estimate.value is None for estimate in found.values())
 
 
-def test_equal_scores_count_as_ties():
-    found = estimate_metrics(np.array([0, 1, 0, 1]), np.zeros((4, 2)), seed=0)
-    assert (found["auroc"].value, found["average_precision"].value) == (0.5, 0.5)
-
-
 FEW = "19 labelled val records are fewer than 20"
 ONE_CLASS = "fewer than two classes have 5 labelled val records"
 
@@ -306,10 +301,8 @@ ONE_CLASS = "fewer than two classes have 5 labelled val records"
     [(np.repeat([0, 1], [16, 4]), ONE_CLASS), (np.arange(25) % 4 // 2 - 5 * (np.arange(25) > 18), FEW)],
 )
 def test_a_val_of_one_class_or_few_records_gives_no_blend_but_probabilities_of_train(labels, reason):
-    hp = hyperparameters(model_class="bert", companion=True)
-    splits = {"train": Split(rows(100)), "val": Split(replace(rows(len(labels)), label=labels))}
-    data = SimpleNamespace(splits=splits, class_weights=[1.0, 1.0])
-    found = add_companion(hp, cast(JobData, data), {"val": np.zeros((len(labels), 2))})
+    val = Split(replace(rows(len(labels)), label=labels))
+    found = added({"val": np.zeros((len(labels), 2))}, train=Split(rows(100)), val=val)
     assert found.companion is None
     assert found.report is not None
     assert found.report.reason == reason
@@ -318,7 +311,47 @@ def test_a_val_of_one_class_or_few_records_gives_no_blend_but_probabilities_of_t
 
 
 def test_label_issues_alone_give_no_section_about_a_companion():
-    hp = hyperparameters(model_class="bert", label_issues=True)
-    data = SimpleNamespace(splits={"train": Split(rows(10))}, class_weights=[1.0, 1.0])
-    found = add_companion(hp, cast(JobData, data), {"val": np.zeros((20, 2))})
+    found = added({"val": np.zeros((20, 2))}, {"label_issues": True}, train=Split(rows(10)))
     assert (found.report, found.out_of_fold) == (None, None)
+
+
+@pytest.mark.parametrize("most_tokens", [1, 300, 10**6])
+def test_predictions_have_the_order_of_the_split_for_any_size_of_batches(most_tokens, monkeypatch):
+    monkeypatch.setattr(graph, "_MOST_TOKENS", most_tokens)
+    companion, parts = fitted(rows(200)).companion, (rows(60, seed=1), rows(1, seed=2), rows(33, seed=3))
+    sizes = []
+
+    def counted(inputs):
+        sizes.append(inputs[FIELD.input_ids_key].size)
+        assert sizes[-1] <= most_tokens or len(inputs[FIELD.input_ids_key]) == 1
+        return companion(inputs)
+
+    logits, scores = predict(cast(Companion, counted), parts, [FIELD])
+    assert (len(sizes) == 94) == (most_tokens == 1)
+    assert (len(sizes) == 3) == (most_tokens == 10**6)
+    expected = [
+        companion(onnx_inputs([FIELD], part.take(np.array([i])))) for part in parts for i in range(len(part.row))
+    ]
+    np.testing.assert_array_equal(scores, np.concatenate([each for _, each in expected]))
+    np.testing.assert_allclose(logits, np.concatenate([each for each, _ in expected]), atol=1e-6)
+
+
+def test_the_blend_of_a_large_val_is_fitted_on_a_sample(monkeypatch):
+    used = []
+
+    def keep(network, companion, labels, **given):
+        used.append(given["units"])
+        return try_blend(network, companion, labels, **given)
+
+    monkeypatch.setattr(in_job, "MOST_ROWS", 80)
+    monkeypatch.setattr(in_job, "try_blend", keep)
+    val = rows(300, seed=1)
+    splits = {"val": Split(val), "test": Split(rows(3, seed=2))}
+    data = cast(JobData, SimpleNamespace(splits=splits, class_weights=[1.0, 1.0]))
+    network = {name: np.zeros((len(split), 2), np.float32) for name, split in splits.items()}
+    found = in_job._blend(hyperparameters(), data, fitted(rows(200)), Combined(None, network))
+    (sample,) = used
+    assert len(set(sample.tolist())) == 80
+    assert np.ptp(sample) > 200
+    assert found.report is not None
+    assert found.logits["val"].shape == (300, 2)

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from container.companion.fit import fit_companion
-from container.companion.predict import predict
+from container.companion.graph import predict
 from container.data.split import PreparedSplit
 from container.decision.softmax import softmax
 from container.evaluation.metrics import classification_metrics

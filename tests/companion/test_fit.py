@@ -22,7 +22,7 @@ from testing.companions import FIELD, fitted, rows, text, without_meaning
 def predict(found, part: RecordArrays, positions=None):
     """Logits [N, K] and scores [N, S]."""
     positions = range(len(part.row)) if positions is None else positions
-    return found.companion(onnx_inputs([FIELD], [part] * len(positions), positions))
+    return found.companion(onnx_inputs([FIELD], part.take(np.array(positions))))
 
 
 def auroc(part: RecordArrays, logits: np.ndarray) -> float:
@@ -64,9 +64,7 @@ def test_the_trees_read_the_number_of_tokens_of_each_text(decides):
         return replace(part, tabular=np.zeros((len(part.row), 0), np.float32), texts=texts)
 
     fields, val = (FIELD, SECOND), of_lengths(rows(100, seed=1))
-    logits, scores = fitted(of_lengths(rows(600)), fields=fields).companion(
-        onnx_inputs(fields, [val] * 100, range(100))
-    )
+    logits, scores = fitted(of_lengths(rows(600)), fields=fields).companion(onnx_inputs(fields, val))
     assert (np.ptp(scores, axis=0) == 0).all()
     assert auroc(val, logits) > 0.99
 
@@ -275,11 +273,9 @@ def test_trees_are_large_if_the_label_depends_on_combinations_of_columns(combine
 
 
 def test_many_classes_take_fewer_rounds_with_a_higher_learning_rate():
-    usual = trees.Schedule.of(100_000, num_features=13, num_classes=5)
-    assert usual == trees.Schedule(500, 0.05)
-    many = trees.Schedule.of(100_000, num_features=58, num_classes=50)
-    assert many == trees.Schedule(20, 0.2)
-    assert many.most_rounds * 58 * 50 < 500 * 13 * 5 * 2  # the time of a fit
+    assert trees.schedule(100_000, num_features=13, num_classes=5) == (500, 0.05)
+    assert trees.schedule(100_000, num_features=58, num_classes=50) == (20, 0.2)
+    assert 20 * 58 * 50 < 500 * 13 * 5 * 2  # the time of a fit
 
 
 def test_the_sample_is_smaller_where_even_the_fewest_rounds_take_long(monkeypatch):
@@ -310,8 +306,8 @@ def test_taken_records_are_those_records():
     train = rows(50)
     for chosen in ([3, 4, 40], [49], [7, 7, 0]):
         taken = train.take(np.array(chosen))
-        inputs = onnx_inputs([FIELD], [taken] * len(chosen), range(len(chosen)))
-        expected = onnx_inputs([FIELD], [train] * len(chosen), chosen)
+        inputs = onnx_inputs([FIELD], taken)
+        expected = onnx_inputs([FIELD], RecordArrays.gathered([train] * len(chosen), chosen))
         assert all((inputs[name] == expected[name]).all() for name in expected)
         assert taken.row.tolist() == train.row[chosen].tolist()
 
@@ -322,3 +318,9 @@ def test_a_class_weight_moves_the_companion_as_it_moves_the_loss():
     weighted = module.fit_companion([train], [FIELD], class_weights=[1.0, 5.0], seed=0)
     difference = predict(weighted, val)[0] - predict(plain, val)[0]
     assert np.median(difference[:, 1] - difference[:, 0]) == pytest.approx(np.log(5), abs=0.7)
+
+
+def test_rows_of_weight_0_are_not_read():
+    train = rows(400)
+    train.weight[40:] = 0
+    assert fitted(train).rows.max() < 40

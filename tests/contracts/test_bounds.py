@@ -14,8 +14,7 @@ from contracts.hyperparameter_files import cast_value, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.metrics_settings import ModelMetricsSettings
 from contracts.serving import ServingSettings
-from contracts.spelling import did_you_mean
-from contracts.steps import STEPS, PayloadSettings
+from contracts.steps import STEPS
 from testing.jobs import CONFIGURATION, REPOSITORY
 
 KINDS = (Hyperparameters, ServingSettings, ControlSettings, *(step.settings for step in STEPS))
@@ -111,25 +110,10 @@ def test_a_metric_that_other_settings_produce_may_decide():
         assert ModelMetricsSettings.from_environment({**environment, "DECISION_METRIC": f"test/{name}"})
 
 
-def test_a_content_type_that_the_model_does_not_serve_is_refused():
-    with pytest.raises(ContractError, match=r"CONTENT_TYPES: 'image/png' is invalid: 'image/png' is not served"):
-        PayloadSettings.from_environment({"CONTENT_TYPES": "image/png"})
-
-
-@pytest.mark.parametrize(
-    ("name", "meant"), [("Multimodal_BERT", "multimodal_bert"), ("trimodal-bert", "trimodal_bert")]
-)
-def test_a_suggestion_ignores_upper_case_and_separators(name, meant):
-    assert did_you_mean(name, ["multimodal_moe", "bert", "trimodal_bert", "multimodal_bert"]).endswith(f"{meant!r}?")
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"text_input_ids_key": "tabular"}, "text_input_ids_key: 'tabular' names an input 'tabular'"),
         ({"text_input_ids_key": "probabilities"}, "the name of the output"),
-        ({"text_attention_mask_key": "input_ids"}, "the name of the input of text_input_ids_key"),
-        ({"text_input_ids_key": "a b"}, "text_input_ids_key: 'a b' is invalid"),
         ({"imputation_dict": {"price": 1e300}}, r"imputation_dict: {'price': 1e+300} is invalid"),
         ({"risk_tables": {"color": {"risk": {"red": 1e300}}}}, "a number is not between"),
         ({"risk_table_folds": 10**6}, "risk_table_folds: 1000000 is invalid"),

@@ -3,16 +3,16 @@
 Only max_epochs is cut, and encoders that a hub would have are tiny folders of the same name in input/data/pretrained/.
 """
 
+import json
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from transformers import BertConfig, BertModel
 
 from contracts.paths import JobPaths
-from testing.jobs import metrics, run_train, write_letters_tokenizer, write_table
+from testing.jobs import metrics, run_train, write_table
+from tests.contracts.test_every_hyperparameter import pretrained_tiny
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -141,24 +141,7 @@ RISK: dict[str, Any] = {
     "run_scheduler": True,
 }
 EXAMPLES = {"fraud": FRAUD, "sentiment": SENTIMENT, "topics": TOPICS, "priority": PRIORITY, "risk": RISK}
-_WORDS = [
-    "order",
-    "parcel",
-    "late",
-    "refund",
-    "money",
-    "broken",
-    "fine",
-    "thanks",
-    "market",
-    "goal",
-    "vote",
-    "film",
-    "chip",
-    "price",
-    "call",
-    "again",
-]
+_WORDS = [letter * 4 for letter in "abcdefghijklmnop"]
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -169,8 +152,10 @@ def test_an_example_configuration_of_the_documents_runs(name, tmp_path):
         write_table(_generated(configuration, rows=rows, seed=seed), paths.channel(split), "csv")
     values = {**configuration, "max_epochs": 1}
     # The documents' CNN names no encoder: its default is a hub's, of which the words and their embeddings are used.
-    _write_encoder(paths.pretrained / values.setdefault("tokenizer", "bert-base-cased"))
-    _write_values(paths, values)
+    pretrained_tiny(paths.pretrained / values.setdefault("tokenizer", "bert-base-cased"))
+    paths.config.mkdir(parents=True)
+    text = json.dumps({name: json.dumps(value) for name, value in values.items()})
+    (paths.config / "hyperparameters.json").write_text(text)
     log = run_train(paths)
     assert isinstance(metrics(paths)["test/f1_score"], float)
     assert "fixed_tokenizer_length" not in log
@@ -190,18 +175,3 @@ def _generated(configuration: dict[str, Any], *, rows: int, seed: int) -> pd.Dat
     for column in configuration["cat_field_list"]:
         frame[column] = rng.choice(["a", "b", "c"], rows)
     return frame
-
-
-def _write_encoder(folder) -> None:
-    size = write_letters_tokenizer(folder)
-    torch.manual_seed(0)
-    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-    BertModel(BertConfig(vocab_size=size, **sizes)).save_pretrained(folder)
-
-
-def _write_values(paths: JobPaths, values: dict[str, Any]) -> None:
-    import json
-
-    paths.config.mkdir(parents=True, exist_ok=True)
-    text = {name: json.dumps(value) for name, value in values.items()}
-    (paths.config / "hyperparameters.json").write_text(json.dumps(text))

@@ -10,28 +10,20 @@ from pathlib import Path
 import pandas as pd
 import pytest
 import torch
-import torch.distributed as dist
 
-from container.data.split import PreparedSplit
 from container.decision.softmax import softmax
 from container.evaluation.metrics import classification_metrics
 from container.export.onnx import input_names
-from container.job import Job, Scratch
-from container.parallel.degrees import ParallelDegrees
+from container.job import Job
 from container.parallel.execution import Gradients
-from container.parallel.mesh import build_mesh
-from container.preprocessing.prepare import prepare_data
 from container.training.checkpoint import load_weights
 from container.training.checkpoint_files import clear_checkpoints
 from container.training.job_data import JobData
-from container.training.stop import StopFlag
-from container.training.train import build_model, train_and_predict
+from container.training.train import Trained, build_model
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
 from contracts.text_fields import FULL_TEXT_STEPS
-from contracts.unused_settings import unused_settings
 from testing.jobs import (
     CONFIGURATION,
     REPOSITORY,
@@ -42,6 +34,7 @@ from testing.jobs import (
     write_letters_tokenizer,
     write_table,
 )
+from testing.one_rank import prepared_job, train_job
 
 ONE: dict = {"tab_field_list": ["price", "quantity"], "chunk_trancate": True, "max_total_chunks": 1}
 TWO: dict = {**TWO_TEXTS}
@@ -91,7 +84,6 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "num_experts": (MOE, {"num_experts": 4}),
     "experts_per_record": (MOE, {"experts_per_record": 1}),
     "expert_balance": (MOE, {"expert_balance": 1.0}),
-    "modality_dropout": (ONE, {"modality_dropout": 0.4}),
     "lora_rank": (ADAPTED, {"lora_rank": 0}),
     "lora_alpha": (ADAPTED, {"lora_alpha": 64.0}),
     "lora_target": (ADAPTED, {"lora_target": "linear"}),
@@ -111,10 +103,7 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "risk_table_folds": (ONE, {"risk_table_folds": 0}),
     "imputation_strategy": (ONE, {"imputation_strategy": "median"}),
     "imputation_dict": (ONE, {"imputation_dict": {"price": 1.0}}),
-    "number_format": (
-        {**ONE, "tab_field_list": ["price", "thousands"]},
-        {"number_format": {"thousands": "1.234,5"}},
-    ),
+    "number_format": ({**ONE, "tab_field_list": ["price", "thousands"]}, {"number_format": {"thousands": "1.234,5"}}),
     "missing_indicators": (ONE, {"missing_indicators": True}),
     "risk_tables": (ONE, {"risk_tables": {"color": {"bins": {"red": 0.9}, "default_bin": 0.1}}}),
     "numeric_transform": (ONE, {"numeric_transform": "quantile"}),
@@ -123,10 +112,8 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "category_embedding_dim": (ONE, {"category_embedding_dim": 4}),
     "category_embedding_min_count": ({**ONE, "category_embedding_dim": 4}, {"category_embedding_min_count": 100_000}),
     "numeric_embedding": (ONE, {"numeric_embedding": "piecewise_linear"}),
-    "numeric_embedding_dim": ({**ONE, "numeric_embedding": "periodic"}, {"numeric_embedding_dim": 4}),
+    "numeric_embedding_dim": ({**ONE, "numeric_embedding": "piecewise_linear"}, {"numeric_embedding_dim": 4}),
     "numeric_embedding_bins": ({**ONE, "numeric_embedding": "piecewise_linear"}, {"numeric_embedding_bins": 4}),
-    "numeric_embedding_frequencies": ({**ONE, "numeric_embedding": "periodic"}, {"numeric_embedding_frequencies": 4}),
-    "numeric_embedding_sigma": ({**ONE, "numeric_embedding": "periodic"}, {"numeric_embedding_sigma": 1.0}),
     "batch_size": (ONE, {"batch_size": 16}),
     "max_epochs": (ONE, {"max_epochs": 1}),
     "lr": (ONE, {"lr": 0.01}),
@@ -150,7 +137,6 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "fp16": (ONE, {"fp16": True}),
     "bf16": (ONE, {"bf16": True}),
     "seed": (ONE, {"seed": 1}),
-    "prediction_dtype": (ONE, {"prediction_dtype": "bfloat16"}),
     "early_stop_metric": ({**ONE, **LONG, "metric_choices": ["auroc"]}, {"early_stop_metric": "val/recall"}),
     "early_stop_patience": ({**ONE, **LONG, "lr": 1e-12, "max_epochs": 4}, {"early_stop_patience": 1}),
     "val_check_interval": (ONE, {"val_check_interval": 0.5}),
@@ -174,17 +160,18 @@ CHANGES: dict[str, tuple[dict, dict]] = {
 }
 # Settings whose effect is an error, or lies outside one process's training: each has a test of its own.
 CHECKED = {
-    "full_field_list": {"full_field_list": ["order_id", "chat", "label", "price", "quantity", "color", "absent"]},
-    "input_tab_dim": {"input_tab_dim": 9},
     "drop_unlabelled": {"drop_unlabelled": True},
     "max_nonfinite_steps": {"max_nonfinite_steps": 1},
     "resume": {"resume": False},
     "nproc_per_node": {"nproc_per_node": 2},
     "preprocess_workers": {"preprocess_workers": 2},
 }
-# Settings whose effect is seen in several processes, in how one computes the same, or after training: each names the
-# file of its tests.
+# Settings whose effect is seen in several processes, in how one computes the same, in an error or in the log, or after
+# training: each names the file of its tests.
 ELSEWHERE = {
+    "full_field_list": "test_prepare.py",
+    "input_tab_dim": "test_hyperparameters.py",
+    "fixed_tokenizer_length": "test_hyperparameters.py",
     "strategy": "test_degrees.py",
     "dp_replicate_size": "test_degrees.py",
     "dp_shard_size": "test_degrees.py",
@@ -198,7 +185,6 @@ ELSEWHERE = {
     "fsdp_accumulation": "test_data_parallel.py",
     "cpu_offload": "test_data_parallel.py",
     "gradient_compression": "test_data_parallel.py",
-    "powersgd_rank": "test_data_parallel.py",
     "sequence_parallel": "test_tensor_parallel.py",
     "activation_checkpointing": "test_data_parallel.py",
     "compile": "test_data_parallel.py",
@@ -224,13 +210,10 @@ ELSEWHERE = {
     "false_positive_cost": "test_decision.py",
     "false_negative_cost": "test_decision.py",
 }
-WITHOUT_EFFECT = {
-    "fixed_tokenizer_length": False,
-}
 
 
 def test_every_hyperparameter_is_in_one_of_the_tables():
-    assert sorted([*CHANGES, *CHECKED, *WITHOUT_EFFECT, *ELSEWHERE]) == sorted(Hyperparameters.model_fields)
+    assert sorted([*CHANGES, *CHECKED, *ELSEWHERE]) == sorted(Hyperparameters.model_fields)
 
 
 @pytest.mark.parametrize("name", ELSEWHERE)
@@ -240,11 +223,8 @@ def test_a_setting_whose_effect_is_seen_elsewhere_is_named_in_the_tests_that_sho
 
 
 @pytest.fixture(scope="module", autouse=True)
-def group():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+def group(one_rank):
     torch.set_num_threads(1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")
@@ -293,38 +273,35 @@ def pretrained_tiny(folder: Path):
     _tiny_weights().save_pretrained(folder)
 
 
-def train(paths: JobPaths):
-    """Prepare and train in this process: (hyperparameters, what training left)."""
-    hp, _, _, done = _train(paths)
-    return hp, done
-
-
-def _train(paths: JobPaths):
-    hp = load_hyperparameters(paths)
-    data = prepare_data(paths, hp)
-    if not hp.resume:  # what the launcher does
+def train(paths: JobPaths) -> tuple[Job, Trained]:
+    """Prepare and train in this process: the job, and what training left."""
+    job = prepared_job(paths)
+    if not job.hp.resume:  # what the launcher does
         clear_checkpoints(paths.checkpoints)
-    ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
-    job = Job(paths, hp, Scratch(paths.root), data.folder)
-    opened = JobData.open(job)
-    done = train_and_predict(job, ranks, data=opened, stop=StopFlag())
-    model = build_model(hp, data, pretrained=False)
-    load_weights(model, *done.checkpoints)
-    return hp, opened.splits, model, done
+    return job, train_job(job)
+
+
+def auroc_of_val(job: Job, done: Trained) -> float:
+    """The AUROC of the predictions of val after training."""
+    labels = JobData.open(job).splits["val"].column("label").to_numpy()
+    return classification_metrics(labels, softmax(done.logits["val"]), ["auroc"]).values["auroc"]
 
 
 def outcome(paths: JobPaths) -> dict[str, str]:
-    hp, splits, model, done = _train(paths)
+    job, done = train(paths)
+    data = JobData.open(job)
+    model = build_model(job.hp, data.prepared, pretrained=False)
+    load_weights(model, *done.checkpoints)
     measured = {"time", "rows_per_second", "tokens_per_second", "padding_percent"}
     history = [{k: v for k, v in entry.items() if k not in measured} for entry in done.state.history]
     parts = {
-        "ids": str(splits["test"].column("id").to_pylist()),
-        "rows": str({name: len(split) for name, split in splits.items()}),
+        "ids": str(data.splits["test"].column("id").to_pylist()),
+        "rows": str({name: len(split) for name, split in data.splits.items()}),
         "weights": {name: value.tolist() for name, value in model.state_dict().items()},
         "logits": {name: value.tolist() for name, value in done.logits.items()},
         "history": history,
         "checkpoints": sorted(path.name for path in paths.checkpoints.glob("*.ckpt")),
-        "onnx": input_names(model, hp),
+        "onnx": input_names(model, job.hp),
     }
     return {name: hashlib.sha256(json.dumps(part).encode()).hexdigest() for name, part in parts.items()}
 
@@ -340,28 +317,11 @@ def test_it_changes_the_outcome(outcome_of, name):
     assert outcome_of(base) != outcome_of({**base, **change})
 
 
-@pytest.mark.parametrize("name", WITHOUT_EFFECT)
-def test_it_has_no_effect_here_and_the_log_says_so(name):
-    hp = parse_hyperparameters({**CONFIGURATION, name: WITHOUT_EFFECT[name]})
-    assert [sentence for sentence in unused_settings(hp) if sentence.startswith(f"{name} is set and has no effect")]
-
-
 def test_balanced_weights_train_as_the_same_weights_given_by_hand(outcome_of):
     labels = [*frame(ROWS["train"], 0, 2)["label"], *frame(6, 7, 2)["label"]]
     given = [len(labels) / (2 * labels.count(label)) for label in (0, 1)]
     balanced = outcome_of({**ONE, "class_weights": "balanced"})
     assert balanced == outcome_of({**ONE, "class_weights": given}) != outcome_of(ONE)
-
-
-def test_full_field_list_must_be_in_the_data(tmp_path):
-    paths = write_job(tmp_path, overrides=CHECKED["full_field_list"])
-    with pytest.raises(ContractError, match="absent"):
-        prepare_data(paths, load_hyperparameters(paths))
-
-
-def test_input_tab_dim_must_fit_the_columns():
-    with pytest.raises(ContractError, match="input_tab_dim"):
-        parse_hyperparameters({**CONFIGURATION, **CHECKED["input_tab_dim"]})
 
 
 def test_max_nonfinite_steps_bounds_the_skipped_steps(tmp_path):
@@ -391,12 +351,10 @@ def test_the_weights_of_the_best_validation_are_evaluated_not_the_last(tmp_path)
         "early_stop_metric": "val/auroc",
     }
     paths = write_job(tmp_path, overrides=overrides)
-    hp, done = train(paths)
+    job, done = train(paths)
     values = {entry["step"]: entry["val/auroc"] for entry in done.state.history if "val/auroc" in entry}
     assert done.state.best_step != done.state.step
-    labels = PreparedSplit(prepare_data(paths, hp).split("val"), ["text"]).column("label").to_numpy()
-    evaluated = classification_metrics(labels, softmax(done.logits["val"]), ["auroc"]).values["auroc"]
-    assert evaluated == max(values.values()) == done.state.best_value
+    assert auroc_of_val(job, done) == max(values.values()) == done.state.best_value
 
 
 def test_a_run_with_more_patience_resumes_after_an_early_stop(tmp_path):

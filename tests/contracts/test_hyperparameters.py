@@ -87,15 +87,13 @@ def test_chunk_truncate_is_accepted_for_chunk_trancate(paths):
     assert load_hyperparameters(paths).chunk_trancate
 
 
-def test_an_unknown_key_names_the_nearest_known_one_and_its_file(paths):
-    write(paths.hyperparameter_files[-1], {**CONFIGURATION, "btach_size": 3})
-    with pytest.raises(ContractError, match="btach_size.*hyperparameters.json.*'batch_size'"):
-        load_hyperparameters(paths)
-
-
-def test_a_wrong_type_names_key_value_file_and_expectation(paths):
-    write(paths.hyperparameter_files[-1], {**CONFIGURATION, "lr": "fast"})
-    with pytest.raises(ContractError, match=r"(?s)lr: 'fast'.*hyperparameters.json.*float"):
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [({"btach_size": 3}, "btach_size.*{file}.*'batch_size'"), ({"lr": "fast"}, "(?s)lr: 'fast'.*{file}.*float")],
+)
+def test_an_unknown_key_or_a_wrong_type_names_key_file_and_what_is_expected(paths, setting, words):
+    write(paths.hyperparameter_files[-1], {**CONFIGURATION, **setting})
+    with pytest.raises(ContractError, match=words.format(file=r"hyperparameters\.json")):
         load_hyperparameters(paths)
 
 
@@ -129,22 +127,10 @@ def test_a_name_of_an_input_is_refused_with_the_characters_that_it_may_have(valu
     assert f"text_input_ids_key is str ({words}): " in refused.value.fix
 
 
-def test_a_name_of_an_input_that_is_too_long_is_refused_with_its_limit():
-    with pytest.raises(ContractError, match="should have at most 100 characters"):
-        parse(text_input_ids_key="a" * 101)
-
-
 def test_a_pattern_in_an_optional_type_is_described_too():
     with pytest.raises(ContractError, match="'ftp://a' is invalid: it is not an http or https address") as refused:
         parse(mlflow_tracking_uri="ftp://a")
     assert "mlflow_tracking_uri is str (an http or https address" in refused.value.fix
-
-
-def test_a_file_that_is_no_json_is_named(paths):
-    paths.config.mkdir(parents=True)
-    paths.hyperparameter_files[-1].write_text("{lr: 1}")
-    with pytest.raises(ContractError, match=r"hyperparameters\.json: cannot be read: it is not JSON"):
-        load_hyperparameters(paths)
 
 
 def test_no_hyperparameter_file_at_all_is_an_error_that_names_both_places(paths):
@@ -162,7 +148,6 @@ THREE_CLASSES = {"is_binary": False, "num_classes": 3, "multiclass_categories": 
         ({"is_binary": False, "num_classes": 3, "multiclass_categories": [1, 2]}, "has 2 labels"),
         ({"multiclass_categories": [1, "1"]}, "names a label twice"),
         ({"class_weights": [1.0]}, "class_weights: has 1 weights"),
-        ({"class_weights": [1.0, 0.0]}, "greater than or equal to 0.000001"),
         ({"text_name": None}, "text_name: missing"),
         ({"primary_text_name": "events"}, "primary_text_name: set to 'events'"),
         ({"tab_field_list": ["label"]}, "already used as label_name"),
@@ -171,10 +156,12 @@ THREE_CLASSES = {"is_binary": False, "num_classes": 3, "multiclass_categories": 
         ({"date_field_list": ["day", "day"]}, "date_field_list: column 'day' is named twice"),
         ({"date_field_list": ["price"]}, "date_field_list: column 'price' is already used as tab_field_list"),
         ({"weight_name": "price"}, "tab_field_list: column 'price' is already used as weight_name"),
+        ({"weight_name": ""}, "weight_name: names no column\nName a column, or remove weight_name."),
+        ({"date_field_list": ["day"], "cat_field_list": ["day_month"]}, "cat_field_list: .* the month of column 'day'"),
         ({"weight_name": "w", "group_name": "w"}, "group_name: column 'w' is already used as weight_name"),
         ({"text_name": ["chat", "label"]}, "text_name: column 'label' is already used as label_name"),
         (
-            {"text_name": ["a", "b"], "text_processing_steps": ["dialogue_chunker", "text_normalizer", "tokenizer"]},
+            {"text_processing_steps": ["dialogue_chunker", "text_normalizer", "tokenizer"]},
             "has a step between dialogue_chunker and tokenizer",
         ),
         ({"id_name": "prob_class_0"}, "id_name: column 'prob_class_0' has the name of a column of probabilities"),
@@ -201,12 +188,11 @@ THREE_CLASSES = {"is_binary": False, "num_classes": 3, "multiclass_categories": 
         (
             {"tab_field_list": ["price", "color_code"], "category_embedding_dim": 4},
             r"category_embedding_dim: is 4, .* the codes of column 'color' would have the name 'color_code', which is "
-            r"the name of a column of tab_field_list\nRename the column 'color' or 'color_code', or set category_embed",
+            r"the name of a column of tab_field_list\nRename one of the columns or classes, or change category_embedd",
         ),
         (
             {"tab_field_list": ["price", "price_missing"], "missing_indicators": True},
-            r"missing_indicators: is true, .* the indicator of column 'price' .* a column of tab_field_list\n"
-            "Rename the column 'price' or 'price_missing', or set missing_indicators to false",
+            "missing_indicators: is true, .* the indicator of column 'price' .* a column of tab_field_list",
         ),
         (
             {"tab_field_list": ["price"], "cat_field_list": ["price_missing"], "missing_indicators": True},
@@ -215,8 +201,7 @@ THREE_CLASSES = {"is_binary": False, "num_classes": 3, "multiclass_categories": 
         (
             {**THREE_CLASSES, "tab_field_list": ["color_1"]},
             r"multiclass_categories: is \[0, 1, 2\], .* the risk value of column 'color' for the class 1 would have "
-            r"the name 'color_1', which is the name of a column of tab_field_list\n"
-            "Rename the column 'color' or 'color_1', or remove 'color' from cat_field_list",
+            r"the name 'color_1', which is the name of a column of tab_field_list",
         ),
         (
             {**THREE_CLASSES, "multiclass_categories": ["b_c", "c", "d"], "cat_field_list": ["a", "a_b"]},
@@ -224,7 +209,7 @@ THREE_CLASSES = {"is_binary": False, "num_classes": 3, "multiclass_categories": 
         ),
         (
             {**THREE_CLASSES, "multiclass_categories": ["x", "y", "code"], "category_embedding_dim": 4},
-            r"the codes of column 'color' .* the risk value of column 'color' for the class 'code'\nSet category_emb",
+            r"the codes of column 'color' .* the risk value of column 'color' for the class 'code'",
         ),
         ({"imputation_dict": {"size": 1.0}}, "is not in tab_field_list"),
         ({"risk_tables": {"size": {}}}, "is not in cat_field_list"),
@@ -233,7 +218,17 @@ THREE_CLASSES = {"is_binary": False, "num_classes": 3, "multiclass_categories": 
         ({"fp16": True, "bf16": True}, "both fp16 and bf16"),
         ({"early_stop_metric": "val/aurok"}, "did you mean 'val/auroc'"),
         ({"model_class": "berd"}, "did you mean 'bert'"),
-        ({"model_class": "transformer9000"}, "'transformer9000' is not a model class"),
+        (
+            {"text_name": None, "primary_text_name": "a", "secondary_text_name": "b", "model_class": "multimodal_bert"},
+            "reads text_name, but the job sets primary_text_name and secondary_text_name\n"
+            "Choose .* of two: trimodal_bert",
+        ),
+        (
+            {"model_class": "trimodal_bert"},
+            "reads primary_text_name and secondary_text_name, but the job sets text_name",
+        ),
+        ({"model_class": "gpt"}, "bert, .*multimodal_bert, .*trimodal_bert"),
+        ({"text_input_ids_key": "a" * 101}, "should have at most 100 characters"),
     ],
 )
 def test_a_contradiction_is_an_error_that_names_the_key(overrides, message):
@@ -241,42 +236,45 @@ def test_a_contradiction_is_an_error_that_names_the_key(overrides, message):
         parse(**overrides)
 
 
-@pytest.mark.parametrize(("key", "named"), [("", "''"), (" ", "' '"), ("a\nb", r"'a\\nb'"), ("lerning", "lerning")])
-def test_an_unknown_key_that_is_no_name_is_quoted(key, named):
-    with pytest.raises(ContractError, match=f"^{named}: unknown hyperparameter"):
-        parse(**{key: 1})
-
-
-@pytest.mark.parametrize(
-    ("key", "name"),
-    [
-        ("learning-rate", "lr"),
-        ("num_train_epochs", "max_epochs"),
-        ("lR", "lr"),
-        ("dp_size", "dp_shard_size"),
-        ("num_workers", "preprocess_workers"),
-        ("save_every", "checkpoint_every_n_steps"),
-        ("init_lr", "lr"),
-        ("threshold", "decision_threshold"),
-    ],
-)
-def test_the_error_of_an_unknown_hyperparameter_suggests_the_one_that_is_meant(key: str, name: str) -> None:
-    with pytest.raises(ContractError, match=f"unknown hyperparameter; did you mean '{name}'"):
-        parse_hyperparameters({key: 1})
-
-
 @pytest.mark.parametrize(
     ("key", "reason"),
     [
-        ("limit_all_gathers", "FSDP2 has no such option"),
-        ("cp_size", "there is no context and no expert parallelism"),
-        ("test_size", "the channels train, val and test are the split"),
-        ("lr_step_size", "the rate decays linearly, see run_scheduler"),
+        ("learning-rate", "; did you mean 'lr'"),
+        ("num_train_epochs", "; did you mean 'max_epochs'"),
+        ("lR", "; did you mean 'lr'"),
+        ("dp_size", "; did you mean 'dp_shard_size'"),
+        ("num_workers", "; did you mean 'preprocess_workers'"),
+        ("save_every", "; did you mean 'checkpoint_every_n_steps'"),
+        ("init_lr", "; did you mean 'lr'"),
+        ("threshold", "; did you mean 'decision_threshold'"),
+        # Options of other trainers without a counterpart
+        ("limit_all_gathers", "; FSDP2 has no such option"),
+        ("cp_size", "; there is no context and no expert parallelism"),
+        ("test_size", "; the channels train, val and test are the split"),
+        ("lr_step_size", "; the rate decays linearly, see run_scheduler"),
+        # Names that are not close to any
+        ("world", r"\n"),
+        ("price", r"\n"),
+        ("visualizations", r"\n"),
     ],
 )
-def test_an_option_of_another_trainer_that_has_no_counterpart_is_explained(key: str, reason: str) -> None:
-    with pytest.raises(ContractError, match=f"^{key}: unknown hyperparameter; {reason}"):
+def test_an_unknown_hyperparameter_is_explained_or_the_one_that_is_meant_suggested(key: str, reason: str) -> None:
+    with pytest.raises(ContractError, match=f"^'?{key}'?: unknown hyperparameter{reason}"):
         parse_hyperparameters({key: 1})
+
+
+@pytest.mark.parametrize(
+    ("keys", "named"),
+    [
+        ([""], "''"),
+        ([" "], "' '"),
+        (["a\nb"], r"'a\\nb'"),
+        (["lerning", "bacth_size"], "lerning: unknown .*; bacth_size: unknown .* 'batch_size'"),
+    ],
+)
+def test_one_error_names_every_unknown_hyperparameter_in_quotes_if_it_is_no_name(keys, named):
+    with pytest.raises(ContractError, match=f"^{named}"):
+        parse(**dict.fromkeys(keys, 1))
 
 
 def test_a_name_of_another_trainer_is_unknown_and_its_counterpart_is_known() -> None:
@@ -285,17 +283,6 @@ def test_a_name_of_another_trainer_is_unknown_and_its_counterpart_is_known() -> 
     assert {hint.split("'")[1] for hint in HINTS.values() if "did you mean" in hint} <= known
     listed = [name for names in (*_OURS.values(), *_NONE.values()) for name in names.split()]
     assert sorted(HINTS) == sorted(listed), "no name is listed twice"
-
-
-@pytest.mark.parametrize("key", ["world", "price", "visualizations"])
-def test_a_name_that_is_not_close_to_any_gets_no_suggestion(key: str) -> None:
-    with pytest.raises(ContractError, match=f"^{key}: unknown hyperparameter\n"):
-        parse_hyperparameters({key: 1})
-
-
-def test_one_error_names_every_unknown_hyperparameter() -> None:
-    with pytest.raises(ContractError, match="^lerning: unknown .*; bacth_size: unknown .* 'batch_size'"):
-        parse(lerning=1, bacth_size=8)
 
 
 @pytest.mark.parametrize(
@@ -313,11 +300,6 @@ def test_one_error_names_every_unknown_hyperparameter() -> None:
 )
 def test_columns_that_name_no_input_twice_are_accepted(settings):
     parse(**settings)
-
-
-def test_an_unknown_model_class_lists_the_known_ones():
-    with pytest.raises(ContractError, match="bert, .*multimodal_bert, .*trimodal_bert"):
-        parse(model_class="gpt")
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,6 @@
 import json
 import math
 import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,15 +14,15 @@ from container.failure import Failure, write_failure
 from container.hosts.channels import check_channels
 from container.hosts.topology import Topology
 from container.preprocessing.fitted import FittedPreprocessing
-from container.steps.hosts import is_sharded, read_hosts
 from container.steps.metrics.read_predictions import PredictionFiles, find_predictions
+from container.steps.program import is_sharded, read_hosts
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.local_paths import with_local_paths
 from contracts.package_inputs import CalibrationMap
 from contracts.paths import JobPaths
 from pipeline.condition import measured_value
-from testing.jobs import REPOSITORY
+from testing.jobs import run_python
 from testing.table_jobs import fit, table
 
 READERS: dict[str, Callable[[Path], object]] = {
@@ -52,14 +50,31 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 }
 
 
+def file_at(root: Path, name: str) -> Path:
+    """The path of a file, in a folder that exists."""
+    path = root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def refusal(root: Path, name: str, content: object) -> str:
+    """Write an object to a file, and return the cause of the error with which its reader refuses it."""
+    path = file_at(root, name)
+    path.write_text(json.dumps(content))
+    with pytest.raises(ContractError) as caught:
+        {**READERS, "impute_dict.json": FittedPreprocessing.load}[name](root)
+    assert caught.value.fix
+    assert caught.value.cause.startswith(f"{path}: ")
+    return caught.value.cause.removeprefix(f"{path}: ")
+
+
 @pytest.mark.parametrize("damage", DAMAGE)
 @pytest.mark.parametrize("name", READERS)
 def test_a_file_that_holds_no_object_is_an_error_with_its_path_and_a_fix(
     tmp_path: Path, name: str, damage: str
 ) -> None:
     write, problem = DAMAGE[damage]
-    path = tmp_path / name
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = file_at(tmp_path, name)
     write(path)
     with pytest.raises(ContractError) as caught:
         READERS[name](tmp_path)
@@ -70,8 +85,7 @@ def test_a_file_that_holds_no_object_is_an_error_with_its_path_and_a_fix(
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16"])
 @pytest.mark.parametrize("name", READERS)
 def test_a_byte_order_mark_changes_nothing(tmp_path: Path, name: str, encoding: str) -> None:
-    path = tmp_path / name
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path = file_at(tmp_path, name)
 
     def read(encoding: str) -> object:
         path.write_text('{"caf\u00e9": 1}', encoding=encoding)
@@ -108,19 +122,12 @@ def test_a_byte_order_mark_changes_nothing(tmp_path: Path, name: str, encoding: 
         ("decision.json", {"format_version": 2}),
         ("decision.json", {"format_version": 2, "calibration": {"method": "none"}, "prior": 3, "threshold": None}),
         ("decision.json", {"format_version": 2, "calibration": []}),
-        ("calibration.json", {}),
     ],
 )
 def test_an_object_without_the_keys_or_values_it_needs_is_an_error_with_its_path_and_a_fix(
     tmp_path: Path, name: str, content: object
 ) -> None:
-    path = tmp_path / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(content))
-    with pytest.raises(ContractError) as caught:
-        READERS[name](tmp_path)
-    assert caught.value.cause.startswith(f"{path}: ")
-    assert caught.value.fix
+    refusal(tmp_path, name, content)
 
 
 @pytest.mark.parametrize(
@@ -137,12 +144,8 @@ def test_an_object_without_the_keys_or_values_it_needs_is_an_error_with_its_path
 def test_instance_groups_that_are_not_a_list_of_names_and_hosts_are_an_error_that_names_the_key_and_value(
     tmp_path: Path, groups: object, said: str
 ) -> None:
-    path = tmp_path / "input/config/resourceconfig.json"
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({"hosts": ["algo-1"], "instance_groups": groups}))
-    with pytest.raises(ContractError) as caught:
-        Topology.read(JobPaths(tmp_path))
-    assert caught.value.cause.startswith(f"{path}: {said}")
+    content = {"hosts": ["algo-1"], "instance_groups": groups}
+    assert refusal(tmp_path, "input/config/resourceconfig.json", content).startswith(said)
 
 
 def test_preprocessing_of_another_model_is_an_error_that_names_the_column(tmp_path: Path) -> None:
@@ -203,9 +206,6 @@ def test_preprocessing_without_a_key_is_an_error_that_names_it(tmp_path: Path, n
         ),
         ("calibration.json", {"scores": [0, "1"], "probabilities": [0, 1]}),
         ("calibration.json", {"scores": [0, 1], "probabilities": [0, 1], "more": 1}),
-        ("calibration.json", {"scores": [0], "probabilities": [0]}),
-        ("calibration.json", {"scores": [0, 1], "probabilities": [0, 0.5, 1]}),
-        ("calibration.json", {"scores": [0, 1], "probabilities": [1, 0]}),
     ],
 )
 def test_an_artifact_with_a_changed_value_is_an_error_with_its_path_and_the_key(
@@ -214,14 +214,9 @@ def test_an_artifact_with_a_changed_value_is_an_error_with_its_path_and_the_key(
     preprocessor, _ = fit(tmp_path / "fitted", table(20))
     preprocessor.fitted.save(tmp_path)
     Decision().save(tmp_path)
-    path = tmp_path / name
-    written = json.loads(path.read_text()) if path.exists() else {}
-    path.write_text(json.dumps({**written, **change}))
-    readers = {**READERS, "impute_dict.json": FittedPreprocessing.load}
-    with pytest.raises(ContractError) as caught:
-        readers[name](tmp_path)
-    assert caught.value.cause.startswith(f"{path}: ")
-    assert any(key in caught.value.cause for key in change)
+    written = json.loads((tmp_path / name).read_text()) if (tmp_path / name).exists() else {}
+    cause = refusal(tmp_path, name, {**written, **change})
+    assert any(key in cause for key in change)
 
 
 def test_metrics_of_a_job_that_are_no_object_are_an_error(tmp_path: Path) -> None:
@@ -263,8 +258,7 @@ def test_a_folder_without_the_permission_to_write_is_an_error(tmp_path: Path) ->
         "import os; from pathlib import Path; from contracts.input_files import check_writable; "
         "os.setuid(65534); check_writable(Path('model', 'new'))"
     )
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    done = run_python(code, cwd=tmp_path)
     assert "ContractError: model: cannot be written: permission denied" in done.stderr
 
 

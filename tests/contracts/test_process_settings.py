@@ -1,19 +1,14 @@
 """Settings of the processes' communication and log, and how a job reports its configuration."""
 
 import signal
-import subprocess
-import sys
 
 import pytest
 import torch.distributed as dist
-from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
-from tensorboard.plugins.hparams import plugin_data_pb2
 
 from container.parallel.mesh import init_distributed
-from container.training.progress import Progress
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import describe_hyperparameters, parse_hyperparameters
-from testing.jobs import CONFIGURATION, REPOSITORY
+from testing.jobs import CONFIGURATION, run_python
 
 
 def test_the_process_group_waits_for_process_group_timeout_minutes(monkeypatch):
@@ -36,7 +31,7 @@ def test_log_all_ranks_has_every_rank_log_its_progress(all_ranks, lines):
         f"set_up_logging(rank=3, all_ranks={all_ranks})\n"
         "logging.getLogger('x').info('hello'); logging.getLogger('x').warning('careful')"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=True)
+    done = run_python(program)
     assert [line.split(" ", 1)[1] for line in done.stdout.splitlines()] == lines
 
 
@@ -46,7 +41,7 @@ def test_a_crash_in_native_code_leaves_the_stack_of_the_python_code_that_called_
         "def read_nothing():\n    ctypes.string_at(0)\n"
         "set_up_logging()\nread_nothing()"
     )
-    done = subprocess.run([sys.executable, "-c", program], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    done = run_python(program)
     assert done.returncode == -signal.SIGSEGV
     assert "in read_nothing" in done.stderr
 
@@ -63,22 +58,6 @@ def test_the_log_has_what_differs_from_the_defaults_and_counts_the_rest():
 def test_a_long_value_is_cut_in_the_log():
     hp = parse_hyperparameters({**CONFIGURATION, "encoder_config": {f"name_{i}": i for i in range(99)}})
     assert max(map(len, describe_hyperparameters(hp))) < 400
-
-
-def test_tensorboard_has_the_hyperparameters_and_the_metrics_to_show_with_them(tmp_path):
-    hp = parse_hyperparameters({**CONFIGURATION, "lr": 0.5})
-    progress = Progress(reports=True, total_steps=1, max_epochs=1, step=0, tensorboard=tmp_path)
-    progress.hyperparameters(hp)
-    progress.scalars(1, {"val/loss": 0.25})
-    progress.close()
-    events = EventAccumulator(str(tmp_path)).Reload()
-    content = events.summary_metadata["_hparams_/session_start_info"].plugin_data.content
-    started = plugin_data_pb2.HParamsPluginData.FromString(content).session_start_info
-    assert started.hparams["lr"].number_value == 0.5
-    assert started.hparams["tab_field_list"].string_value == '["price", "quantity"]'
-    content = events.summary_metadata["_hparams_/experiment"].plugin_data.content
-    metrics = plugin_data_pb2.HParamsPluginData.FromString(content).experiment.metric_infos
-    assert {info.name.tag for info in metrics} == {"val/loss", "val/auroc", "val/f1_score"}
 
 
 def test_all_missing_settings_are_named_at_once():

@@ -11,8 +11,7 @@ from container.decision.calibrators import log_odds
 from container.decision.decision import Decision, PriorShift, Threshold
 from container.decision.val_labels import check_val_labels
 from container.evaluation.choose_threshold import choose_threshold, decisions_at
-from container.evaluation.fit_calibration import STEEPEST, fit_calibrator, fit_temperature
-from container.evaluation.fit_decision import fit_decision
+from container.evaluation.fit_decision import STEEPEST, fit_calibrator, fit_decision, fit_temperature
 from container.evaluation.reliability import calibrate
 from container.export.decision_layer import DecisionLayer
 from contracts.errors import ContractError
@@ -46,17 +45,19 @@ def settings(**given: Any) -> Hyperparameters:
     return parse_hyperparameters({**CONFIGURATION, **given})
 
 
+def fit(
+    hp: Hyperparameters, logits: dict[str, Any], labels: dict[str, Any], counts: Any = (30, 10), weights: Any = (1, 1)
+) -> Decision:
+    counts, weights = np.array(counts), np.array(weights)
+    return fit_decision(hp, logits=logits, labels=labels, train_counts=counts, class_weights=weights)
+
+
 def fitted(rows: int = 3000, *, classes: int = 2, weights: tuple[float, ...] = (1, 1), **given: Any) -> Decision:
     logits, labels = sample(rows, classes=classes, factor=2.5)
     test_logits, test_labels = sample(rows, classes=classes, factor=2.5, seed=1)
     hp = settings(**given, **(MULTICLASS if classes > 2 else {}))
-    return fit_decision(
-        hp,
-        logits={"val": logits, "test": test_logits},
-        labels={"val": labels, "test": test_labels},
-        train_counts=np.array([30, 10, 5][:classes]),
-        class_weights=np.array(weights),
-    )
+    splits = {"val": logits, "test": test_logits}, {"val": labels, "test": test_labels}
+    return fit(hp, *splits, [30, 10, 5][:classes], weights)
 
 
 @pytest.mark.parametrize("factor", [0.5, 1.0, 4.0])
@@ -82,13 +83,7 @@ def test_records_without_a_mistake_do_not_drive_all_probabilities_to_0_and_1(row
 @pytest.mark.parametrize(("factor", "said"), [(-1.0, "contradict the scores"), (1e-4, "far too close together")])
 def test_a_temperature_at_its_bound_is_a_warning(factor, said, caplog):
     logits, labels = sample(500, factor=factor)
-    fit_decision(
-        settings(calibration="temperature"),
-        logits={"val": logits},
-        labels={"val": labels},
-        train_counts=np.array([30, 10]),
-        class_weights=np.ones(2),
-    )
+    fit(settings(calibration="temperature"), {"val": logits}, {"val": labels})
     assert said in caplog.text
 
 
@@ -98,13 +93,9 @@ def test_logits_that_are_right_for_balanced_classes_stay_so_where_the_prior_is_c
     labels = (rng.random(200_000) < share).astype(int)
     found = rng.exponential(np.where(labels, 2.0, 1.0))  # densities e^-x and e^(-x/2) / 2
     odds = found / 2 - np.log(2)  # the likelihood ratio: log-odds where the classes are even
-    decision = fit_decision(
-        settings(calibration="temperature", target_prior=share),
-        logits={"val": np.stack([0 * odds, odds], axis=1)},
-        labels={"val": labels},
-        train_counts=np.array([1 - share, share]),
-        class_weights=np.array([1 / (1 - share), 1 / share]),
-    )
+    hp, logits = settings(calibration="temperature", target_prior=share), np.stack([0 * odds, odds], axis=1)
+    shares = np.array([1 - share, share])
+    decision = fit(hp, {"val": logits}, {"val": labels}, shares, 1 / shares)
     # Fitted at val's own shares it is 0.54 to 0.56.
     assert decision.calibrator.temperature == pytest.approx(1, rel=0.1)
 
@@ -148,13 +139,7 @@ def test_the_graph_computes_the_decision_with_an_isotonic_line_and_a_small_prior
     labels = np.arange(16_000) % 2
     margins = np.random.default_rng(0).normal(np.where(labels, 4.0, -4.0), 2)
     logits = np.stack([-margins / 2, margins / 2], axis=1).astype(np.float32)
-    decision = fit_decision(
-        settings(calibration="isotonic", target_prior=1e-4),
-        logits={"val": logits},
-        labels={"val": labels},
-        train_counts=np.array([1, 1]),
-        class_weights=np.ones(2),
-    )
+    decision = fit(settings(calibration="isotonic", target_prior=1e-4), {"val": logits}, {"val": labels}, (1, 1))
     with torch.no_grad():
         found = DecisionLayer(decision)(torch.from_numpy(logits)).numpy()
     np.testing.assert_allclose(found, decision.probabilities(logits), rtol=0, atol=1e-5)
@@ -245,14 +230,6 @@ def test_a_score_that_is_not_a_number_reaches_no_threshold():
     assert (found["true_positives"], found["false_positives"]) == (1, 0) == (flagged[:2].sum(), flagged[2:].sum())
 
 
-def test_the_best_f1_is_the_best_of_all_thresholds():
-    positive, scores = scored()
-    chosen = choose_threshold(ThresholdTarget("best_f1"), positive, scores)
-    best = max(sk.f1_score(positive, scores >= t) for t in scores)
-    assert sk.f1_score(positive, scores >= chosen.value) == pytest.approx(best)
-    assert chosen.value not in scores
-
-
 @pytest.mark.parametrize(("kind", "other"), [("precision", "recall"), ("recall", "precision")])
 def test_a_bound_is_kept_and_the_other_ratio_is_the_highest_that_it_allows(kind, other):
     positive, scores = scored()
@@ -298,17 +275,8 @@ def test_a_threshold_is_chosen_for_the_share_where_the_model_is_used():
 def test_nothing_is_fitted_on_test():
     logits, labels = sample(500)
     hp = settings(calibration="isotonic", decision_threshold="best_f1", target_prior=0.3)
-
-    def fit(test_labels: np.ndarray) -> Decision:
-        return fit_decision(
-            hp,
-            logits={"val": logits, "test": logits},
-            labels={"val": labels, "test": test_labels},
-            train_counts=np.array([30, 10]),
-            class_weights=np.ones(2),
-        )
-
-    one, other = fit(labels), fit(1 - labels)
+    splits = {"val": logits, "test": logits}
+    one, other = (fit(hp, splits, {"val": labels, "test": of_test}) for of_test in (labels, 1 - labels))
     assert (one.calibrator, one.prior, one.threshold.value) == (other.calibrator, other.prior, other.threshold.value)
     assert one.threshold.reached["val"] == other.threshold.reached["val"]
     assert one.threshold.reached["test"] != other.threshold.reached["test"]
@@ -327,10 +295,7 @@ def test_the_graph_decides_as_the_job_where_probabilities_are_close_to_1():
     logits = np.zeros((400, 2), np.float32)
     logits[:, 1] = np.linspace(10, 30, 400)
     labels = (logits[:, 1] > 20).astype(np.int64)
-    splits = {"logits": {"val": logits}, "labels": {"val": labels}}
-    decision = fit_decision(
-        settings(decision_threshold="precision>=0.9"), **splits, train_counts=np.ones(2), class_weights=np.ones(2)
-    )
+    decision = fit(settings(decision_threshold="precision>=0.9"), {"val": logits}, {"val": labels}, (1, 1))
     with torch.no_grad():
         served = DecisionLayer(decision)(torch.from_numpy(logits)).numpy().astype(np.float64)
     flagged = decision.decide(served)

@@ -10,7 +10,7 @@ from matplotlib import font_manager
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from container.evaluation.plot_labels import plot_label
+from container.evaluation.plots import plot_label
 from container.log_once import log_once
 
 RARE = "\U0010fffd"  # for private use: no font has it

@@ -25,6 +25,14 @@ def written(folder, made, *, file_format):
 PROBABILITIES = [[0.1, 0.9], [1 / 3, 2 / 3]]
 
 
+def written_again(file):
+    """Predictions in the format of a file, whose column `id` is read in parts."""
+    parts = [part.table["id"] for part in iter_tables([file], ["id"], rows_per_batch=2)]
+    read = pa.chunked_array([chunk for part in parts for chunk in part.chunks])
+    made = SplitPredictions("test", read, read, np.zeros(len(read)), np.full((len(read), 2), 0.5))
+    return written(file.parent, made, file_format=file.suffix[1:])
+
+
 @pytest.mark.parametrize(("file_format", "separator"), [("csv", ","), ("tsv", "\t")])
 def test_a_text_file_keeps_ids_and_labels_to_the_letter(tmp_path, file_format, separator):
     made = predictions(["007", 'a"b,\tc'], ["yes", None], PROBABILITIES)
@@ -69,20 +77,12 @@ def test_parquet_keeps_the_types_of_the_input(tmp_path):
 )
 def test_ids_of_parquet_are_those_of_the_predictions(tmp_path, ids):
     pq.write_table(pa.table({"id": ids}), tmp_path / "in.parquet")
-    parts = [part.table["id"] for part in iter_tables([tmp_path / "in.parquet"], ["id"], rows_per_batch=2)]
-    read = pa.chunked_array([chunk for part in parts for chunk in part.chunks])
-    made = SplitPredictions("test", read, read, np.zeros(len(ids)), np.full((len(ids), 2), 0.5))
-    path = written(tmp_path, made, file_format="parquet")
-    assert pq.read_table(path)["id"].to_pylist() == ids.to_pylist()
+    assert pq.read_table(written_again(tmp_path / "in.parquet"))["id"].to_pylist() == ids.to_pylist()
 
 
 def test_ids_of_csv_are_those_of_the_predictions(tmp_path):
     ids = ["007", " x ", "", "a\nb", 'q"', "007", "12345678901234567890123", "1.0", "1e5"]
     with (tmp_path / "in.csv").open("w", newline="") as file:
         csv.writer(file).writerows([["id", "x"], *([each, "1"] for each in ids)])
-    parts = [part.table["id"] for part in iter_tables([tmp_path / "in.csv"], ["id"], rows_per_batch=2)]
-    read = pa.chunked_array([chunk for part in parts for chunk in part.chunks])
-    made = SplitPredictions("test", read, read, np.zeros(len(ids)), np.full((len(ids), 2), 0.5))
-    path = written(tmp_path, made, file_format="csv")
-    with path.open(newline="") as file:
+    with written_again(tmp_path / "in.csv").open(newline="") as file:
         assert [row["id"] for row in csv.DictReader(file)] == ids

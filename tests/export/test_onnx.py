@@ -37,6 +37,7 @@ from testing.encoder_families import (
 )
 from testing.jobs import REPOSITORY
 from testing.tiers import long_except
+from tests.export.test_variants import run
 
 QUANTILE = NumericTransformParameters(
     "quantile", quantiles=((-3.0, 0.0, 0.0, 3.0), (-1.0, 0.0, 1.0, 2.0), (-5.0, 1.0, 2.0, 9.0))
@@ -87,6 +88,7 @@ class Exported:
     case: Case
     hp: Hyperparameters
     model: Classifier
+    path: Path
     report: OnnxReport
 
 
@@ -122,12 +124,7 @@ def _batch(case: Case, chunks: list[list[int]], *, seed: int = 0) -> PackedBatch
 def _export(case: Case, folder: Path) -> Exported:
     hp, model = _build(case, folder)
     report = export_onnx(model, hp, folder / "model.onnx", samples=[_batch(case, [[5, 9], [12], [3]])])
-    return Exported(case, hp, model.eval(), report)
-
-
-def _run(path: Path, feed: dict[str, np.ndarray]) -> np.ndarray:
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
-    return session.run(["probabilities"], feed)[0]
+    return Exported(case, hp, model.eval(), folder / "model.onnx", report)
 
 
 def _feed(made: Exported, batch: PackedBatch) -> dict[str, np.ndarray]:
@@ -156,7 +153,7 @@ def test_probabilities_equal_pytorchs_for_every_shape(exported: Callable[[str], 
         batch = _batch(made.case, chunks, seed=seed)
         with torch.no_grad():
             expected = made.model(batch).softmax(-1).numpy()
-        found = _run(made.report.path, _feed(made, batch))
+        found = run(made.path, _feed(made, batch))
         assert found.shape == (len(chunks), made.case.num_classes)
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
         np.testing.assert_allclose(found.sum(1), 1, atol=1e-5)
@@ -172,14 +169,14 @@ def test_no_record_gives_no_probabilities(exported: Callable[[str], Exported], n
             key: np.zeros((0, chunks, length) if array.ndim == 3 else (0, array.shape[1]), array.dtype)
             for key, array in one.items()
         }
-        found = _run(made.report.path, feed)
+        found = run(made.path, feed)
         assert (found.shape, found.dtype) == ((0, made.case.num_classes), np.float32)
 
 
 @pytest.mark.parametrize("name", long_except([name for name in CASES if name not in LONG], CASES))
 def test_inputs_and_output_bear_the_names_of_the_contract(exported: Callable[[str], Exported], name: str) -> None:
     made = exported(name)
-    session = onnxruntime.InferenceSession(str(made.report.path), providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(str(made.path), providers=["CPUExecutionProvider"])
     two = len(made.case.families) == 2
     names = ["input_ids", "attention_mask"]
     if two:
@@ -197,31 +194,31 @@ def test_inputs_and_output_bear_the_names_of_the_contract(exported: Callable[[st
 
 def test_keys_of_the_inputs_follow_the_hyperparameters(tmp_path: Path) -> None:
     hp, model = _build(CASES["bert"], tmp_path, text_input_ids_key="ids", text_attention_mask_key="seen", max_sen_len=4)
-    report = export_onnx(model, hp, tmp_path / "model.onnx", samples=[_batch(CASES["bert"], [[4, 3], [2]])])
-    graph = onnx.load(report.path).graph
+    export_onnx(model, hp, tmp_path / "model.onnx", samples=[_batch(CASES["bert"], [[4, 3], [2]])])
+    graph = onnx.load(tmp_path / "model.onnx").graph
     assert [entry.name for entry in graph.input] == ["ids", "seen"]
 
 
 def test_a_file_holds_its_weights_its_labels_and_no_path_of_this_machine(exported: Callable[[str], Exported]) -> None:
     made = exported("roberta")
-    files = {path.name for path in made.report.path.parent.iterdir() if path.is_file()}
+    files = {path.name for path in made.path.parent.iterdir() if path.is_file()}
     assert files == {"model.onnx", "model.head.onnx"}
-    assert made.report.num_bytes == made.report.path.stat().st_size
-    metadata = {entry.key: entry.value for entry in onnx.load(made.report.path).metadata_props}
+    assert made.report.num_bytes == made.path.stat().st_size
+    metadata = {entry.key: entry.value for entry in onnx.load(made.path).metadata_props}
     assert metadata == {"model_class": "multimodal_bert", "num_classes": "3", "class_labels": '["c0", "c1", "c2"]'}
-    assert b"site-packages" not in made.report.path.read_bytes()
+    assert b"site-packages" not in made.path.read_bytes()
 
 
 def test_weights_beyond_what_one_file_can_hold_lie_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(export, "LARGEST_FILE", 1000)
     made = _export(CASES["bert"], tmp_path)
-    assert made.report.data_path == tmp_path / "model.onnx.data"
-    assert made.report.data_path.stat().st_size > 1000
+    data = tmp_path / "model.onnx.data"
+    assert 1000 < data.stat().st_size < made.report.num_bytes
     batch = _batch(made.case, [[5]])
     with torch.no_grad():
         expected = made.model(batch).softmax(-1).numpy()
-    np.testing.assert_allclose(_run(made.report.path, _feed(made, batch)), expected, atol=1e-5)
-    made.report.data_path.unlink()  # the head has its own weights
+    np.testing.assert_allclose(run(made.path, _feed(made, batch)), expected, atol=1e-5)
+    data.unlink()  # the head has its own weights
     onnxruntime.InferenceSession(str(tmp_path / "model.head.onnx"), providers=["CPUExecutionProvider"])
 
 
@@ -229,10 +226,10 @@ def test_weights_beyond_what_one_file_can_hold_lie_beside_it(tmp_path: Path, mon
 def test_the_head_computes_the_probabilities_from_the_features(exported: Callable[[str], Exported], name: str) -> None:
     made = exported(name)
     feed = _feed(made, _batch(made.case, [[5], [9, 3]]))
-    whole = onnxruntime.InferenceSession(str(made.report.path), providers=["CPUExecutionProvider"])
+    whole = onnxruntime.InferenceSession(str(made.path), providers=["CPUExecutionProvider"])
     names = [entry.name for entry in whole.get_outputs()]
     outputs = dict(zip(names, whole.run(names, feed)))
-    path = made.report.path.with_name("model.head.onnx")
+    path = made.path.with_name("model.head.onnx")
     head = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     given = {entry.name: (outputs | feed)[entry.name] for entry in head.get_inputs()}
     (scores,) = head.run(["scores"], given)
@@ -280,7 +277,7 @@ def test_a_file_that_disagrees_with_the_model_is_an_error(exported: Callable[[st
     made = exported("bert")
     _, other = _build(made.case, tmp_path, seed=1)
     with pytest.raises(RuntimeError, match="a probability differs from PyTorch's by"):
-        check_parity(other.eval(), made.hp, made.report.path, samples=[_batch(made.case, [[5]])])
+        check_parity(other.eval(), made.hp, made.path, samples=[_batch(made.case, [[5]])])
 
 
 def test_a_failed_export_leaves_the_earlier_file_alone(tmp_path: Path) -> None:

@@ -16,14 +16,14 @@ from container.decision.decision import Decision
 from container.decision.softmax import softmax
 from container.errors import NotMade
 from container.evaluation.evaluate import write_evaluation
-from container.evaluation.variant_report import VariantReport, judge
+from container.evaluation.evaluation_input import VariantReport
 from container.export import onnx as export
 from container.export.onnx import export_onnx, feed_of
 from container.export.variants import WRITERS, write_fused
 from container.models.build import build_classifier
 from container.preprocessing.prepare import prepare_data
-from container.results import onnx_variants as module
-from container.results.onnx_variants import write_variants
+from container.results import onnx_graphs as module
+from container.results.onnx_graphs import judge, write_variants
 from container.training.train import build_model
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
@@ -53,7 +53,7 @@ def operators(path: Path) -> Counter:
     return Counter(node.op_type for node in onnx.load(path).graph.node)
 
 
-NUMBERS = {"numeric_embedding": "periodic", "tab_field_list": list("abcd")}
+NUMBERS = {"numeric_embedding": "piecewise_linear", "tab_field_list": list("abcd")}
 
 
 def test_embeddings_of_numbers_are_left_as_they_are_in_8_bits(tmp_path: Path) -> None:

@@ -18,12 +18,10 @@ from container.hosts import control as control_module
 from container.hosts.control import Control
 from container.hosts.network import _efa_environment, check_interfaces, network_environment
 from container.hosts.topology import Topology
-from container.hosts.worker_environment import sm_variables
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
 from contracts.ports import free_port
-from testing.jobs import CONFIGURATION, REPOSITORY
+from testing.jobs import REPOSITORY
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.10")  # Linux answers for all of 127.0.0.0/8
 
@@ -280,13 +278,11 @@ def test_a_variable_that_names_no_interface_is_an_error_with_those_that_exist(va
         check_interfaces({variable: value}, num_gpus=1)
 
 
-@pytest.mark.parametrize("value", ["lo", "=lo", "^docker0,lo", "eth77,l", "lo:1"])
-def test_a_variable_of_nccl_may_have_beginnings_of_names_and_exclude_others(value):
-    check_interfaces({"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": value}, num_gpus=1)
-
-
-def test_a_variable_of_nccl_has_no_effect_without_gpus():
-    check_interfaces({"NCCL_SOCKET_IFNAME": "eth77"}, num_gpus=0)
+@pytest.mark.parametrize(
+    ("value", "num_gpus"), [("lo", 1), ("=lo", 1), ("^docker0,lo", 1), ("eth77,l", 1), ("lo:1", 1), ("eth77", 0)]
+)
+def test_with_gpus_a_variable_of_nccl_may_have_beginnings_of_names_and_exclude_others(value, num_gpus):
+    check_interfaces({"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": value}, num_gpus=num_gpus)
 
 
 def test_efa_is_set_up_where_its_devices_and_nccl_s_plugin_are_there(tmp_path, caplog):
@@ -305,24 +301,3 @@ def test_efa_is_set_up_where_its_devices_and_nccl_s_plugin_are_there(tmp_path, c
     assert "aws-ofi-nccl" in caplog.text
     (plugin / "libnccl-net.so").touch()
     assert _efa_environment(devices, environment) == {"FI_PROVIDER": "efa", "FI_EFA_USE_HUGE_PAGE": "0"}
-
-
-def test_workers_find_the_variables_that_the_training_toolkit_sets(tmp_path):
-    paths = resources(tmp_path, current_host="algo-2", hosts=["algo-1", "algo-2"], current_instance_type="ml.g5.xlarge")
-    for name in ("train", ".cache", "__MACOSX"):
-        paths.channel(name).mkdir(parents=True)
-    found = sm_variables(paths, parse_hyperparameters(CONFIGURATION), Topology.read(paths), num_gpus=0)
-    assert json.loads(found["SM_HOSTS"]) == ["algo-1", "algo-2"]
-    assert found["SM_CURRENT_HOST"] == "algo-2"
-    assert json.loads(found["SM_CHANNELS"]) == ["train"]
-    assert found["SM_CHANNEL_TRAIN"] == str(paths.channel("train"))
-    assert json.loads(found["SM_HPS"])["text_name"] == "chat"
-    assert found["SM_MODEL_DIR"] == str(paths.model)
-    assert found["SM_CURRENT_INSTANCE_TYPE"] == "ml.g5.xlarge"
-
-
-def test_workers_start_when_the_hyperparameters_are_longer_than_a_variable_can_be(tmp_path):
-    paths = resources(tmp_path, current_host="algo-1", hosts=["algo-1"])
-    tables = {"cat_field_list": ["shop"], "risk_tables": {"shop": {f"shop {number}": 0.5 for number in range(9000)}}}
-    hp = parse_hyperparameters({**CONFIGURATION, **tables})
-    subprocess.run(["true"], env=sm_variables(paths, hp, Topology.read(paths), num_gpus=0), check=True)

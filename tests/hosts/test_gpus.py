@@ -8,7 +8,7 @@ import torch
 
 from container.hosts.gpus import count_gpus, cuda_compat
 from container.launch import workers
-from container.launch.affinity import stay_near
+from container.launch.worker import stay_near
 from container.parallel import mesh
 from contracts.errors import ContractError
 

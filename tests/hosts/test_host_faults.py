@@ -11,9 +11,9 @@ import time
 import pytest
 import torch
 
-from testing.jobs import NO_DROPOUT, failure_line, run_train, start_train, write_job
+from testing.jobs import NO_DROPOUT, failure_line, printed, run_train, start_train, wait_for, write_job
 from testing.two_hosts import HOSTS, TwoHosts
-from tests.training.test_interruptions import log_of, wait_for, workers_of
+from tests.training.test_interruptions import workers_of
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -66,7 +66,7 @@ def test_a_host_or_worker_killed_at_any_step_ends_or_resumes_right(tmp_path, uni
     job = OneHost(tmp_path) if hosts == 1 else TwoHosts.write(tmp_path, overrides=overrides)
     job.start()
     try:
-        wait_for(lambda: f"step {step}/" in log_of(job.paths[0]))
+        wait_for(lambda: f"step {step}/" in printed(job.paths[0]))
         time.sleep(delay)
         process = job.processes[victim]
         pid = process.pid if what == "host" else draw.choice(list(workers_of(process)))
@@ -75,16 +75,16 @@ def test_a_host_or_worker_killed_at_any_step_ends_or_resumes_right(tmp_path, uni
         codes = job.end(seconds=SECONDS)
         print(f"seed {seed}: ended with {codes} {time.monotonic() - killed:.1f} s later")
         if what == "worker":
-            assert set(codes) == {0}, log_of(job.paths[0])[-3000:]
-            assert "; restart 1 of 3" in log_of(job.paths[0])
+            assert set(codes) == {0}, printed(job.paths[0])[-3000:]
+            assert "; restart 1 of 3" in printed(job.paths[0])
         else:
             assert codes[victim] == -signal.SIGKILL
             if hosts == 2:
                 assert codes[1 - victim] == 1
                 assert failure_line(job.paths[1 - victim]).startswith(f"host {HOSTS[victim]} was lost")
             job.start()
-            assert set(job.end(seconds=SECONDS)) == {0}, log_of(job.paths[0])[-3000:]
-            assert "resuming from" in log_of(job.paths[0])
+            assert set(job.end(seconds=SECONDS)) == {0}, printed(job.paths[0])[-3000:]
+            assert "resuming from" in printed(job.paths[0])
     finally:
         job.kill()
     state = torch.load(job.paths[0].model / "model.pth", weights_only=True)

@@ -35,6 +35,19 @@ def job(tmp_path):
         one.kill()
 
 
+@pytest.fixture
+def running(job):
+    """A function that starts a long job and returns it when it has printed a line."""
+
+    def start(line="step 10/"):
+        pair = job(**LONG)
+        pair.start()
+        pair.wait_for(line)
+        return pair
+
+    return start
+
+
 def weights(paths):
     return torch.load(paths.model / "model.pth", weights_only=True)
 
@@ -79,10 +92,8 @@ def test_every_host_holds_the_same_complete_checkpoints(job):
 
 
 @pytest.mark.long
-def test_a_stop_of_one_host_stops_both_at_one_step_and_the_next_run_resumes(job, tmp_path):
-    pair = job(**LONG)
-    pair.start()
-    pair.wait_for("step 10/")
+def test_a_stop_of_one_host_stops_both_at_one_step_and_the_next_run_resumes(running, tmp_path):
+    pair = running()
     pair.processes[1].send_signal(signal.SIGTERM)
     assert pair.end(seconds=60) == [143, 143]
     for host in (0, 1):
@@ -97,10 +108,8 @@ def test_a_stop_of_one_host_stops_both_at_one_step_and_the_next_run_resumes(job,
 
 @pytest.mark.long
 @pytest.mark.parametrize("host", [0, 1])
-def test_a_worker_that_is_killed_is_restarted_with_those_of_the_other_host(job, host):
-    pair = job(**LONG)
-    pair.start()
-    pair.wait_for("step 10/")
+def test_a_worker_that_is_killed_is_restarted_with_those_of_the_other_host(running, host):
+    pair = running()
     os.kill(next(iter(workers_of(pair.processes[host]))), signal.SIGKILL)
     pair.wait_for("restart 1 of 3", host=0)
     assert pair.end() == [0, 0], pair.log(0)[-3000:]
@@ -112,10 +121,8 @@ def test_a_worker_that_is_killed_is_restarted_with_those_of_the_other_host(job, 
 @pytest.mark.long
 @pytest.mark.parametrize("host", [0, 1])
 @pytest.mark.parametrize("phase", ["Read ", "step 10/"])
-def test_a_host_that_dies_ends_the_job_on_the_other_with_its_name(job, host, phase):
-    pair = job(**LONG)
-    pair.start()
-    pair.wait_for(phase)
+def test_a_host_that_dies_ends_the_job_on_the_other_with_its_name(running, host, phase):
+    pair = running(phase)
     pair.processes[host].kill()
     killed = time.monotonic()
     codes = pair.end(seconds=120)
@@ -125,10 +132,8 @@ def test_a_host_that_dies_ends_the_job_on_the_other_with_its_name(job, host, pha
 
 
 @pytest.mark.long
-def test_a_host_that_hangs_ends_the_job_on_the_other_within_two_minutes(job):
-    pair = job(**LONG)
-    pair.start()
-    pair.wait_for("step 10/")
+def test_a_host_that_hangs_ends_the_job_on_the_other_within_two_minutes(running):
+    pair = running()
     hung = pair.processes[1]
     pids = [hung.pid, *descendants(hung.pid)]
     for pid in pids:

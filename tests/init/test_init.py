@@ -70,6 +70,19 @@ def test_the_settings_and_the_page_say_what_the_table_is(tmp_path, capsys):
     assert "| price | number |" in (paths.root / "init.md").read_text()
 
 
+@pytest.mark.parametrize("pretrained", [False, True])
+def test_two_texts_have_an_encoder_each_unless_it_is_pretrained(pretrained, tmp_path):
+    raw = raw_table().assign(answer=lambda table: [f"{text} thanks" for text in table["review"][::-1]])
+    if pretrained:
+        (tmp_path / "job" / "input" / "data" / "pretrained" / "encoder").mkdir(parents=True)
+    found = settings(run_init(tmp_path, raw, *["--force"] * pretrained))
+    if pretrained:
+        assert (found["text_name"], found["model_class"]) == (["review", "answer"], "multimodal_bert")
+    else:
+        texts = (found["primary_text_name"], found["secondary_text_name"], found["model_class"])
+        assert texts == ("review", "answer", "trimodal_bert")
+
+
 def test_the_splits_have_all_rows_unchanged_and_do_not_depend_on_their_order(tmp_path):
     raw = raw_table()
     found = []
@@ -122,11 +135,20 @@ def test_every_format_gives_the_settings_of_csv(suffix, tmp_path):
     [
         (lambda raw: raw.assign(won=raw["outcome"].map({"yes": "w", "no": "l"})), "won: predicts 100.0% of the labels"),
         (lambda raw: raw, None),
+        (lambda raw: raw.assign(alley=np.where(raw.index % 20 > 0, "None", np.where(raw.index % 3, "Gr", "Pa"))), None),
         (lambda raw: raw.assign(outcome=raw["outcome"].where(raw.index > 2, "rare")), "the label rare (3)"),
         (lambda raw: raw.assign(outcome=raw["outcome"].where(raw.index > 2)), "3 of 200 rows have no label"),
         (lambda raw: raw.assign(customer_id=[f"C{i % 60}" for i in raw.index]), "--group customer_id"),
         (lambda raw: raw.assign(day="2026-01-" + (raw.index % 28 + 1).astype(str).str.zfill(2)), "--time day"),
         (lambda raw: raw.assign(review=raw["review"][:100].tolist() * 2), "texts of review: metrics of val"),
+        (
+            lambda raw: raw.assign(price=raw["price"].where(raw.index > 1, "on request")),
+            "price: of 200 cells, 2 cannot be read as a number, e.g. 'on request'",
+        ),
+        (
+            lambda raw: raw.assign(day=("2026-01-" + (raw.index % 28 + 1).astype(str)).where(raw.index > 0, "soon")),
+            "day: of 200 cells, 1 cannot be read as a date, e.g. 'soon', so it is no date (category: 29 values)",
+        ),
         (with_its_label_in_the_text, "100% of the texts contain the name of their own label"),
     ],
 )  # fmt: skip
@@ -136,12 +158,19 @@ def test_a_doubtful_table_gets_a_warning_with_numbers(changed, warning, tmp_path
     assert "Warning" not in printed if warning is None else warning in printed
 
 
+def test_a_column_whose_role_the_user_chose_gets_no_warning_of_its_cells(tmp_path, capsys):
+    raw = raw_table()
+    run_init(tmp_path, raw.assign(price=raw["price"].where(raw.index > 1, "on request")), "--ignore", "price")
+    assert "Warning" not in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("changed", "cause"),
     [
         (lambda raw: raw.assign(outcome=np.arange(ROWS) + 0.5), "200 distinct numbers.*that is a regression"),
         (lambda raw: raw.assign(outcome="yes"), "only the label 'yes'"),
         (lambda raw: raw.head(1), "has one row with a label"),
+        (lambda raw: raw.head(0), "has columns, but no rows"),
         (lambda raw: raw.head(2), "split (val|test) would have no row"),
         (lambda raw: raw.rename(columns={"price": "colour"}), "'colour' occurs twice"),
         (lambda raw: raw.rename(columns={"outcome": "result"}), "which column is the label"),

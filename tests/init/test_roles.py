@@ -83,6 +83,37 @@ def test_the_roles_that_the_user_names_win():
     assert "read as text, because no column is text" in columns["no"].why
 
 
+@pytest.mark.parametrize("role", ["number", "date"])
+def test_a_role_that_the_cells_contradict_is_an_error(role):
+    cells = ["2026-01-01" if role == "date" else "1,234.50"] * (ROWS - 1)
+    table = pa.table({"a": [*cells, "on request"], "y": words(1)})
+    facts = facts_of(table, rows=ROWS, missing=dict.fromkeys(table.column_names, (0, 0)))
+    with pytest.raises(ContractError, match=f"--x: column 'a': 1 of {ROWS} cells cannot be read as a {role}, e.g."):
+        decide_roles(facts, label="y", given={"a": (role, "--x")})
+
+
+@pytest.mark.parametrize("role", ["number", "date"])
+def test_an_empty_column_is_neither_number_nor_date(role):
+    facts = {"a": ColumnFacts("a", 2, (1.0, 1.0), pa.nulls(2, pa.string()))}
+    with pytest.raises(ContractError, match="--x: column 'a': every cell is empty\nLeave out --x."):
+        decide_roles({**facts, "y": facts["a"]}, label="y", given={"a": (role, "--x")})
+
+
+def test_a_column_with_the_name_of_a_part_of_a_date_is_ignored():
+    days = [f"2026-01-{day % 28 + 1:02}" for day in range(ROWS)]
+    table = pa.table({"day": days, "day_month": ["1"] * 9 + ["2"] * (ROWS - 9), "note": words(9), "y": words(1)})
+    facts = facts_of(table, rows=ROWS, missing=dict.fromkeys(table.column_names, (0, 0)))
+    column = decide_roles(facts, label="y", given={})["day_month"]
+    assert (column.role, column.why) == ("ignored", "the date 'day' gives the model an input of this name")
+    assert decide_roles(facts, label="y", given={"day_month": ("number", "--number")})["day_month"].role == "number"
+
+
+def test_times_with_and_without_a_zone_are_no_dates():
+    facts = {"a": ColumnFacts("a", 2, (0.0, 0.0), pa.array(["2026-01-01T10:00:00", "2026-01-01T10:00:00Z"]))}
+    with pytest.raises(ContractError, match="--date: column 'a': some times have a time zone, and others have none"):
+        decide_roles({**facts, "y": facts["a"]}, label="y", given={"a": ("date", "--date")})
+
+
 def test_a_column_that_the_table_lacks_is_an_error_with_the_nearest_name():
     facts = {"price": ColumnFacts("price", 2, (0.0, 0.0), pa.array(["1", "2"]))}
     with pytest.raises(ContractError, match="no column 'prize'.*'price'"):

@@ -1,9 +1,8 @@
-"""How workers are watched: which ended, how soon the others do, which failure is the cause."""
+"""Workers: their environment, which ended, how soon the others do, which failure is the cause."""
 
 import io
 import json
 import signal
-import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -16,8 +15,9 @@ from container.failure import Failure
 from container.job import Attempt, Restart, Scratch, write_json
 from container.launch import launcher
 from container.launch.launcher import Ended, failure_of
+from container.launch.workers import DEFAULTS, unset_defaults
 from container.training.stop import LEFT_ALONE
-from testing.jobs import REPOSITORY
+from testing.jobs import REPOSITORY, run_python
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def run(tmp_path: Path, program: str, num_workers: int) -> list[Ended]:
         f"ended = run_workers(['-S', '-c', {program!r}], {num_workers})\n"
         f"open({str(tmp_path / 'ended')!r}, 'w').write(json.dumps([asdict(end) for end in ended]))"
     )
-    subprocess.run([sys.executable, "-c", code], cwd=REPOSITORY, timeout=90, check=True)
+    run_python(code)
     return [Ended(**end) for end in json.loads((tmp_path / "ended").read_text())]
 
 
@@ -126,4 +126,13 @@ def test_the_collector_ignores_the_modules_of_a_worker_and_works_on(tmp_path):
         "import gc\ndef main(arguments):\n    return 0 if gc.isenabled() and gc.get_freeze_count() > 1000 else 1\n"
     )
     program = "import sys; sys.path.append(sys.argv[1]); from container.start import main; sys.exit(main('module', []))"
-    assert subprocess.run([sys.executable, "-c", program, str(tmp_path)], cwd=REPOSITORY).returncode == 0
+    assert run_python(program, str(tmp_path)).returncode == 0
+
+
+def test_waiting_threads_follow_the_policy_of_the_user() -> None:
+    assert unset_defaults({}) == dict(DEFAULTS)
+    assert "GOMP_SPINCOUNT" not in unset_defaults({"OMP_WAIT_POLICY": "PASSIVE"}), "the number would replace the policy"
+
+
+def test_the_allocator_follows_the_settings_of_the_user_under_their_older_name() -> None:
+    assert "PYTORCH_ALLOC_CONF" not in unset_defaults({"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:64"})

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from container.models.backbone import build_encoder
-from container.models.backbone_parts import encoder_layers
+from container.models.encoder import encoder_layers
 from container.models.families import FAMILIES, Split, encoder_family, tensor_parallel_families
 from testing.encoder_families import ALL_FAMILIES, PACKED_FAMILIES, hyperparameters, packed_text, write_config
 

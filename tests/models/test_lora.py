@@ -8,9 +8,9 @@ import torch
 from container.models.build import build_classifier
 from container.models.lora import add_lora, merge_lora
 from container.predictor import Predictor
+from contracts.consistency import check_parallelism
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
-from contracts.parallel_consistency import check_parallelism
 from contracts.unused_settings import unused_settings
 from testing.encoder_families import HiddenCasts, hyperparameters, packed_batch, standard_transform, write_config
 from testing.jobs import CONFIGURATION, run_train, table, write_job

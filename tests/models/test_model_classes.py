@@ -65,10 +65,7 @@ def _cells() -> list[tuple[str, str]]:
 
 @pytest.mark.parametrize(
     ("name", "classes"),
-    long_except(
-        [("multimodal_moe", 3)],
-        [(name, classes) for name in MODEL_CLASSES for classes in (2, 3)],
-    ),
+    long_except([("multimodal_moe", 3)], [(name, classes) for name in MODEL_CLASSES for classes in (2, 3)]),
 )
 def test_a_job_of_every_class_trains_resumes_and_is_served_as_it_was_trained(name, classes, tmp_path):
     """Binary with a table, in two runs; of three classes without a table, where the class can do without one."""

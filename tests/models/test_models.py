@@ -34,6 +34,7 @@ from testing.encoder_families import (
     standard_transform,
     write_config,
 )
+from tests.text.test_weight_files import Touch
 
 CLASSES = tuple(MODEL_CLASSES)
 _TABLES = {"none": (0,), "optional": (0, 4), "needed": (4,)}  # numbers of columns
@@ -254,18 +255,6 @@ def assert_pretrained(kept: dict[str, Tensor], files: Files) -> None:
     assert all(torch.equal(kept[f"backbone.{name}"], expected[name]) for name in expected if "pooler" not in name)
 
 
-@pytest.mark.parametrize(("family", "longest"), [("bert", 64), ("roberta", 64), ("mpnet", 64), ("modernbert", 64)])
-def test_chunks_longer_than_the_position_table_are_an_error(tmp_path: Path, family: str, longest: int) -> None:
-    with pytest.raises(ContractError, match=f"max_sen_len: is {longest + 1}, but .* positions for {longest} tokens"):
-        build(tmp_path, family=family, max_sen_len=longest + 1)
-    build(tmp_path, family=family, max_sen_len=longest)
-
-
-def test_the_error_names_the_override_that_was_set(tmp_path: Path) -> None:
-    with pytest.raises(ContractError, match=r"^secondary_max_sen_len: is 100"):
-        build(tmp_path, model_class="trimodal_bert", secondary_max_sen_len=100)
-
-
 def test_weights_that_do_not_fit_their_config_are_an_error(tmp_path: Path) -> None:
     files = pretrained(tmp_path / "e")
     write_config(tmp_path / "e", "bert", intermediate_size=48)
@@ -441,19 +430,11 @@ def test_a_changed_setting_is_an_error_that_names_the_file(saved: tuple[Path, Cl
         load_classifier(folder)
 
 
-class _Malicious:
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self):
-        return (Path.touch, (self.target,))
-
-
 def test_a_malicious_state_is_refused_and_runs_nothing(saved: tuple[Path, Classifier], tmp_path: Path) -> None:
     folder, _ = saved
     target = tmp_path / "touched"
     for write in (torch.save, lambda value, path: path.write_bytes(pickle.dumps(value))):
-        write({"weight": _Malicious(target)}, folder / MODEL_STATE)
+        write({"weight": Touch(target)}, folder / MODEL_STATE)
         with pytest.raises(ContractError, match=r"model\.pth: .*(no state dict|no file of torch\.save)"):
             load_classifier(folder)
     assert not target.exists()

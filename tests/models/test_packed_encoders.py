@@ -456,6 +456,15 @@ def test_a_model_that_is_no_encoder_is_refused(tmp_path: Path, family: str) -> N
         build_encoder(FIELD, write_config(tmp_path / family, "bert", model_type=family))
 
 
+def test_chunks_longer_than_the_table_of_positions_are_refused(tmp_path: Path) -> None:
+    longest = FIELD.max_sen_len - 1
+    files = write_config(
+        tmp_path / "luke", "bert", model_type="luke", pad_token_id=1, max_position_embeddings=longest + 2
+    )
+    with pytest.raises(ContractError, match=f"has positions for {longest} tokens"):
+        build_encoder(FIELD, files)
+
+
 def test_a_records_feature_is_the_mean_of_its_own_chunks() -> None:
     chunks = torch.tensor([[1.0, 2.0], [3.0, 6.0], [10.0, 20.0]])
     found = mean_over_groups(chunks, torch.tensor([0, 0, 1]), num_groups=2)

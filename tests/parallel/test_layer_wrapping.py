@@ -13,9 +13,9 @@ from container.log_once import log_once
 from container.models import attention
 from container.models.backbone import build_encoder
 from container.models.encoder import TextEncoder
-from container.parallel import layer_wrapping
+from container.parallel import parallelize
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.layer_wrapping import compile_layers, compiles
+from container.parallel.parallelize import compile_layers, compiles
 from contracts.errors import ContractError
 from testing.encoder_families import hyperparameters, packed_text, write_config
 
@@ -44,7 +44,7 @@ def machine(monkeypatch, tmp_path) -> Callable[..., Path]:
     """Return a function that imitates a machine with Triton, a compiler and Python's header file, or without some."""
 
     def imitate(*, triton: bool = True, compiler: bool = True, header: bool = True) -> Path:
-        monkeypatch.setattr(layer_wrapping, "has_triton", lambda: triton)
+        monkeypatch.setattr(parallelize, "has_triton", lambda: triton)
         monkeypatch.setattr(shutil, "which", lambda _: "/usr/bin/cc" if compiler else None)
         monkeypatch.setattr(sysconfig, "get_path", lambda _: str(tmp_path))
         if header:

@@ -26,6 +26,7 @@ from testing.encoder_families import (
 
 CHUNKS = [[7, 30], [20], [2], [9, 3, 5]]
 EVENTS = [[4], [11, 2], [6], [3]]
+BASE = hyperparameters(model_class="trimodal_bert", max_sen_len=64)
 ONE_BLOCK = {"albert", *PADDED_FAMILIES}
 
 
@@ -141,35 +142,32 @@ def test_a_schedule_folds_or_loops_its_stages_over_the_ranks() -> None:
     assert [looped.rank_of(stage, 4) for stage in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
 
 
-def base(folder: Path, hp: Hyperparameters) -> Classifier:
+def base(folder: Path) -> Classifier:
     """Two encoders of six layers, in the proportions of a BERT-base."""
     return classifier(
-        folder, hp, "bert", "bert", hidden_size=96, num_hidden_layers=6, intermediate_size=384, vocab_size=3000
+        folder, BASE, "bert", "bert", hidden_size=96, num_hidden_layers=6, intermediate_size=384, vocab_size=3000
     )
 
 
 @pytest.mark.parametrize("stages", [2, 3, 4, 8])
 def test_stages_of_two_equal_encoders_cost_about_the_same(tmp_path: Path, stages: int) -> None:
-    hp = hyperparameters(model_class="trimodal_bert", max_sen_len=64)
-    plans = plan_stages(base(tmp_path, hp), hp, rank_of=range(stages))
+    plans = plan_stages(base(tmp_path), BASE, rank_of=range(stages))
     costs = [plan.cost for plan in plans]
     # 12 layers over 8 stages: no cut does better than two layers in one of them.
     assert max(costs) / (sum(costs) / stages) < {2: 1.05, 3: 1.1, 4: 1.1, 8: 1.4}[stages]
-    in_order = [block.name for block in flatten(base(tmp_path, hp))]
+    in_order = [block.name for block in flatten(base(tmp_path))]
     assert [block.name for plan in plans for block in plan.blocks] == in_order
 
 
 def test_every_number_of_stages_up_to_the_number_of_blocks_is_possible(tmp_path: Path) -> None:
-    hp = hyperparameters(model_class="trimodal_bert", max_sen_len=64)
-    model = base(tmp_path, hp)
+    model = base(tmp_path)
     for stages in range(1, len(flatten(model)) + 1):
-        assert len(plan_stages(model, hp, rank_of=range(stages))) == stages
+        assert len(plan_stages(model, BASE, rank_of=range(stages))) == stages
 
 
 def test_the_longer_text_gets_more_of_the_stages(tmp_path: Path) -> None:
-    hp = hyperparameters(model_class="trimodal_bert", max_sen_len=64)
-    model = base(tmp_path, hp)
-    plans = plan_stages(model, hp, rank_of=range(4), tokens_per_record={"primary": 300, "secondary": 60})
+    model = base(tmp_path)
+    plans = plan_stages(model, BASE, rank_of=range(4), tokens_per_record={"primary": 300, "secondary": 60})
     primary = [plan for plan in plans if plan.blocks[0].name.startswith("primary")]
     assert len(primary) == 4
     assert plans[-1].blocks[-1].name == "head"
@@ -177,9 +175,8 @@ def test_the_longer_text_gets_more_of_the_stages(tmp_path: Path) -> None:
 
 
 def test_the_table_says_where_the_work_is(tmp_path: Path) -> None:
-    hp = hyperparameters(model_class="trimodal_bert", max_sen_len=64)
-    model = base(tmp_path, hp)
-    lines = stage_table(plan_stages(model, hp, rank_of=range(4)), range(4)).splitlines()
+    model = base(tmp_path)
+    lines = stage_table(plan_stages(model, BASE, rank_of=range(4)), range(4)).splitlines()
     assert lines[0].split() == ["stage", "rank", "parameters", "cost", "blocks"]
     assert lines[1].split()[0:2] == ["0", "0"]
     assert "primary.embeddings to primary.layer 2 (4)" in lines[1]

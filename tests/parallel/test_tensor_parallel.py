@@ -22,11 +22,8 @@ from container.parallel.mesh import build_mesh
 from container.parallel.parallelize import parallelize
 from container.parallel.tensor import apply_tensor_parallel
 from container.training.precision import precision_of
-from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 from testing.encoder_families import (
-    PACKED_FAMILIES,
-    PADDED_FAMILIES,
     hyperparameters,
     packed_batch,
     standard_transform,
@@ -219,17 +216,13 @@ def in_pairs(names: list[str]) -> list[tuple[str, str]]:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("families", in_pairs(TENSOR_FAMILIES), ids="+".join)
-def test_families_cut_in_two_train_as_one_process(run, families):
-    results = run(Case({"tp": 2}, families))
-    assert_one_process(results)
-    assert_same_predictions(results)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("families", in_pairs(SEQUENCE_FAMILIES), ids="+".join)
-def test_sequence_parallelism_computes_what_one_process_computes(run, families):
-    results = run(Case({"tp": 2}, families, SP))
+@pytest.mark.parametrize(
+    ("families", "values"),
+    [*((pair, ()) for pair in in_pairs(TENSOR_FAMILIES)), *((pair, SP) for pair in in_pairs(SEQUENCE_FAMILIES))],
+    ids=str,
+)
+def test_families_cut_in_two_train_as_one_process_with_or_without_sequence_parallelism(run, families, values):
+    results = run(Case({"tp": 2}, families, values))
     assert_one_process(results)
     assert_same_predictions(results)
 
@@ -315,25 +308,3 @@ def test_each_rank_normalises_only_its_share_of_the_tokens(rank_pool, tmp_path):
     for seen in rank_pool.run(tokens_at_norms, Case({"tp": 4}, values=SP), tmp_path, world_size=4):
         assert len(seen) == 4
         assert all(own == -(-tokens // 4) for tokens, own in seen)
-
-
-def refusal(case: Case, folder: Path) -> str:
-    try:
-        cut(folder, case)
-    except ContractError as error:
-        return str(error)
-    return ""
-
-
-@pytest.mark.parametrize("family", sorted({*PACKED_FAMILIES, *PADDED_FAMILIES} - {*TENSOR_FAMILIES}))
-def test_a_family_without_a_plan_is_refused_with_what_to_do_instead(rank_pool, tmp_path, family):
-    (message,) = rank_pool.run(refusal, Case({}, ("bert", family)), tmp_path, world_size=1)
-    assert message.startswith("tp_size")
-    assert all(word in message for word in ("secondary", family, "bert, camembert", "dp_shard_size", "pp_size"))
-
-
-@pytest.mark.parametrize("family", sorted({*TENSOR_FAMILIES} - {*SEQUENCE_FAMILIES}))
-def test_a_family_without_sequence_parallelism_is_refused(rank_pool, tmp_path, family):
-    (message,) = rank_pool.run(refusal, Case({}, ("bert", family), SP), tmp_path, world_size=1)
-    assert message.startswith("sequence_parallel")
-    assert family in message

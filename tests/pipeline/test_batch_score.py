@@ -3,12 +3,6 @@
 import csv
 import io
 import json
-import os
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from contextlib import nullcontext
 
 import numpy as np
@@ -19,9 +13,9 @@ from pydantic import ValidationError
 
 from container.archives import write_archive
 from container.predictor import Predictor
-from container.serving.capacity import execution_parameters
+from container.serving.application import execution_parameters
 from contracts.errors import ContractError
-from contracts.serving import BODIES, CSV, JSON_LINES, ServingSettings
+from contracts.serving import BODIES, CSV, ServingSettings
 from contracts.steps import ARCHIVED_MODEL, BATCH_SCORE
 from pipeline.config import BatchScore
 from pipeline.json_path import compile_path
@@ -29,14 +23,10 @@ from pipeline.local import batch_score
 from pipeline.local.batch_score import Filters, _Failed, read_payloads, score
 from pipeline.local.cache import StepDirectory
 from pipeline.local.process import StepFailed
-from pipeline.local.registry import PACKAGE_FILE
 from pipeline.local.run import require_inputs
-from pipeline.local.served import serve_newest
-from pipeline.plan import make_plan
-from pipeline.serving_settings import serving_settings
-from testing.jobs import REPOSITORY, table
+from pipeline.plan import make_plan, serving_settings
+from testing.jobs import table
 from testing.pipelines import configuration
-from testing.serving import STARTED
 
 FRAME = table(60, seed=9)
 RECORDS = json.loads(FRAME.drop(columns="label").to_json(orient="records"))
@@ -306,11 +296,7 @@ def test_records_of_csv_are_joined_with_their_scores(package, expected, tmp_path
             LINES[0],
             "a.txt, lines 1 to 1: a filter does not fit the record .*order_id.*: TypeError",
         ),
-        (
-            {"content_type": CSV},
-            "chat,price,quantity,color\nhello,1,2,red\n",
-            "2 records got 1 scores; remove",
-        ),
+        ({"content_type": CSV}, "chat,price,quantity,color\nhello,1,2,red\n", "2 records got 1 scores; remove"),
     ],
 )
 def test_a_file_that_cannot_be_scored_is_named_with_the_lines(package, tmp_path, section, text, cause):
@@ -335,57 +321,3 @@ def test_a_server_that_does_not_start_is_named(package, tmp_path):
     with pytest.raises(StepFailed, match="the server did not start"):
         scored(package, tmp_path, {"a": LINES[0]}, variables={"SERVING_THREADS": "none"})
     assert "SERVING_THREADS" in (tmp_path / "step" / "log.txt").read_text()
-
-
-def registered(root, group, version, package=None):
-    folder = root / "registry" / group / str(version)
-    folder.mkdir(parents=True)
-    if package is not None:
-        (folder / ARCHIVED_MODEL).symlink_to(package / ARCHIVED_MODEL)
-    content = {
-        "ModelPackageVersion": version,
-        "ModelApprovalStatus": "PendingManualApproval",
-        "CustomerMetadataProperties": {"condition_metric": "test/auroc", "package_digest": "x"},
-        "InferenceSpecification": {"Containers": [{"Environment": {"SERVING_MAX_BYTES": str(len(LINES[0]) + 1)}}]},
-    }
-    (folder / PACKAGE_FILE).write_text(json.dumps(content))
-
-
-@pytest.mark.slow
-def test_serve_answers_with_the_newest_registered_version_and_its_settings(package, expected, tmp_path):
-    registered(tmp_path, "demo", 9)
-    registered(tmp_path, "demo", 10, package)
-    with (tmp_path / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "pipeline", "serve", "--root", str(tmp_path), "--port", "0"],
-            cwd=REPOSITORY, env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=log, stderr=log,
-        )  # fmt: skip
-    try:
-        while not (started := STARTED.search((tmp_path / "log").read_text())):
-            assert process.poll() is None, (tmp_path / "log").read_text()
-            time.sleep(0.05)
-        url = f"http://127.0.0.1:{started[1]}/invocations"
-        request = urllib.request.Request(url, LINES[0].encode(), {"Content-Type": JSON_LINES, "Accept": JSON_LINES})
-        with urllib.request.urlopen(request, timeout=60) as answer:
-            probabilities = json.load(answer)["probabilities"]
-        np.testing.assert_allclose(probabilities, expected[0], atol=1e-5)
-        request.data = "\n".join(LINES[:2]).encode()
-        with pytest.raises(urllib.error.HTTPError, match="413"):
-            urllib.request.urlopen(request, timeout=60)
-        process.terminate()
-        assert process.wait(timeout=40) == 0
-    finally:
-        process.kill()
-    assert "Serving version 10 of demo" in (tmp_path / "log").read_text()
-
-
-def test_serve_names_the_groups_if_there_are_several_or_none(tmp_path):
-    with pytest.raises(ContractError, match="no model is registered"):
-        serve_newest(tmp_path, group=None, port=0)
-    registered(tmp_path, "a", 1)
-    registered(tmp_path, "b", 1)
-    with pytest.raises(ContractError) as several:
-        serve_newest(tmp_path, group=None, port=0)
-    assert several.value.fix == "Set --group to one of: a, b."
-    with pytest.raises(ContractError, match="no model of the group 'c' is registered"):
-        serve_newest(tmp_path, group="c", port=0)

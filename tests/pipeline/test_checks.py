@@ -9,10 +9,8 @@ from contracts.errors import ContractError
 from contracts.steps import PYTORCH_TRAINING, TABULAR_PREPROCESSING
 from pipeline.aws.definition import aws_plan, checked_definition
 from pipeline.checks import check_metrics_columns
-from pipeline.local.digests import ContentDigests
-from pipeline.local.progress import Progress
-from pipeline.local.run import _fingerprint, require_inputs
-from pipeline.local.run_state import Run
+from pipeline.local.cache import ContentDigests
+from pipeline.local.run import Run, _fingerprint, require_inputs
 from pipeline.plan import make_plan
 from testing.pipelines import AWS, CONFIG, configuration
 
@@ -138,7 +136,7 @@ def test_a_training_runs_again_if_the_files_of_its_encoder_change(tmp_path):
 
     def identity() -> dict[str, Any]:
         digests = ContentDigests(tmp_path / "digests.json")
-        run = Run(config, plan, tmp_path, digests, "code", Progress(plan.shown))
+        run = Run(config, plan, tmp_path, digests, "code")
         return _fingerprint(run, PYTORCH_TRAINING, {})
 
     before = identity()

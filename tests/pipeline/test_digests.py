@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from contracts.errors import ContractError
-from pipeline.local.digests import ContentDigests, code_digest
+from pipeline.local.cache import ContentDigests, code_digest
 from testing.jobs import REPOSITORY
 
 
@@ -22,14 +22,17 @@ def test_other_content_under_an_old_time_is_seen(tmp_path):
     assert ContentDigests(tmp_path / "memory.json").of(table) != before
 
 
-def test_what_was_read_before_is_not_read_again(tmp_path, monkeypatch):
-    table = tmp_path / "table.csv"
+def test_what_was_read_before_is_not_read_again_unless_the_memory_is_damaged(tmp_path, monkeypatch):
+    table, memory = tmp_path / "table.csv", tmp_path / "memory.json"
     table.write_text("1,2")
-    digests = ContentDigests(tmp_path / "memory.json")
+    digests = ContentDigests(memory)
     before = digests.of(table)
     digests.save()
-    monkeypatch.setattr("hashlib.file_digest", None)
-    assert ContentDigests(tmp_path / "memory.json").of(table) == before
+    with monkeypatch.context() as unable:
+        unable.setattr("hashlib.file_digest", None)
+        assert ContentDigests(memory).of(table) == before
+    memory.write_text('{"cut')
+    assert ContentDigests(memory).of(table) == before
 
 
 def test_the_code_digest_covers_every_file_of_the_code_with_content(monkeypatch):

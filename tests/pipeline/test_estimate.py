@@ -1,6 +1,5 @@
 """Tests of the estimate that run and upsert print."""
 
-import copy
 import json
 
 import pytest
@@ -27,13 +26,14 @@ def config_on(folder, instance: str):
     }  # fmt: skip
 
     file = folder / "pipeline.json"
-    file.write_text(json.dumps(copy.deepcopy(content)))
+    file.write_text(json.dumps(content))
     return load_config(file)
 
 
-def test_a_plan_that_fits_has_hours_and_cost():
+def test_a_plan_that_fits_has_hours_cost_and_the_command_for_ones_own_rows():
     text = described({"recommended": OPTION, "options": [OPTION]}, instance="ml.g5.12xlarge", tokens=128)
     assert "takes about 1.50 hours on 2 x ml.g5.12xlarge and costs $12.50" in text
+    assert "--rows N --tokens 128 --instance ml.g5.12xlarge --hosts 2`" in text
 
 
 def test_a_plan_that_does_not_fit_is_a_warning():

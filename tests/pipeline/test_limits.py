@@ -2,7 +2,6 @@
 
 import copy
 import json
-import re
 
 import pandas as pd
 import pytest
@@ -17,7 +16,6 @@ from contracts.steps import PROCESSING_STEPS, PYTORCH_TRAINING, TABULAR_PREPROCE
 from pipeline.aws.definition import aws_plan, definition, specs_of
 from pipeline.aws.deploy import start, upsert
 from pipeline.aws.limits import _KEYS, _OPERATIONS, Value, _requests, key_of, value_of, violations
-from pipeline.card import model_card
 from pipeline.local.cache import StepDirectory
 from pipeline.local.process import _create_root, run_step
 from pipeline.plan import LONGEST_VALUE, MOST_VALUES, _not_sent, make_plan
@@ -145,22 +143,15 @@ def test_an_expression_is_checked_as_far_as_it_is_known(service):
 @pytest.mark.parametrize(
     ("which", "steps"), [("demo", 15), ("wide", 15), ("alternative", 12), ("tuned", 12), ("serverless", 14)]
 )
-def test_the_service_allows_a_definition_with_everything_switched_on(which, steps, pipelines):
-    assert len(all_steps(pipelines[which])) == steps
-
-
-@pytest.mark.parametrize("which", ["demo", "wide", "alternative", "tuned", "serverless"])
-def test_botocore_accepts_the_arguments_of_every_step(which, pipelines, service):
+def test_botocore_accepts_the_arguments_of_every_step(which, steps, pipelines, service):
     defaults = {each["Name"]: each["DefaultValue"] for each in pipelines[which]["Parameters"]}
-    checked = 0
+    assert len(all_steps(pipelines[which])) == steps
     for step in all_steps(pipelines[which]).values():
         if step["Type"] not in ("Condition", "Fail"):
             operation, added = _OPERATIONS[step["Type"]]
             sent = {**filled_in(step["Arguments"], defaults), **added}
             shape = service.operation_model(operation).input_shape
             assert not ParamValidator().validate(sent, shape).generate_report()
-            checked += 1
-    assert checked >= 10
 
 
 def test_no_condition_is_in_the_branch_of_another_one_which_the_service_does_not_support(pipelines):
@@ -323,24 +314,6 @@ def test_a_local_step_applies_a_label_map_of_300_classes(tmp_path):
     table = pd.concat(pd.read_csv(path) for path in splits)
     assert (table["label"] == table["order_id"] % 300).all()
     assert len(table) == 1200
-
-
-def test_the_model_card_has_at_most_100_hyperparameters_of_255_characters():
-    hyperparameters = {f"name_{number:03d}": "x" * 300 for number in range(101)}
-    given = {**hyperparameters, "model_class": "bert", "a_empty": "", "b_lines": "1\n2"}
-    card = json.loads(model_card(configuration(), given, image=None, outcome=None))
-    listed = card["training_details"]["training_job_details"]["user_provided_hyper_parameters"]
-    assert len(listed) == 100
-    assert all(re.fullmatch(".{1,255}", each["value"]) for each in listed)
-
-
-def test_the_model_card_states_the_loss_and_whether_an_execution_may_differ():
-    given = {"model_class": "bert", "loss": "focal"}
-    card = json.loads(model_card(configuration(), given, image=None, outcome=None))
-    assert card["training_details"]["objective_function"]["notes"].startswith("Loss focal")
-    assert card["training_details"]["training_observations"].endswith("Parameters of an execution take precedence.")
-    observed = card["evaluation_details"][0]["evaluation_observation"]
-    assert observed.startswith("Required, without parameters of the execution: test/auroc at least")
 
 
 def test_the_environment_takes_precedence_over_the_file(tmp_path):

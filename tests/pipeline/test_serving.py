@@ -9,8 +9,6 @@ from pydantic import ValidationError
 
 from contracts.errors import ContractError
 from contracts.serving import ServingSettings
-from pipeline.__main__ import main
-from pipeline.aws.autoscaling import autoscale
 from pipeline.aws.definition import definition, specs_of
 from pipeline.aws.deploy import parse_overrides
 from pipeline.aws.limits import _OPERATIONS, value_of
@@ -24,7 +22,6 @@ from testing.pipelines import (
     everything,
     loopback_only,
     serverless,
-    write_config,
 )
 
 KEY = EVERYTHING["kms_key"]
@@ -251,26 +248,3 @@ def test_a_service_makes_the_endpoint_and_the_scores_of_a_definition(hosted, kin
         client.delete_endpoint_config(EndpointConfigName=f"{name}-abcdef123456")
         for model in client.list_models()["Models"]:
             client.delete_model(ModelName=model["ModelName"])
-
-
-def test_autoscaling_follows_the_endpoint_and_can_be_repeated(hosted, local_aws, tmp_path, capsys):
-    with pytest.raises(ContractError, match="endpoint 'claims': does not exist in eu-west-1"):
-        autoscale(everything())
-    client, scaling = boto3.client("sagemaker"), boto3.client("application-autoscaling")
-    executed(hosted["real_time"], client, {name: spec.default for name, spec in specs_of(everything()).items()})
-    path = write_config(tmp_path, everything().model_dump(mode="json", exclude_none=True))
-    assert main(["autoscale", "--config", str(path)]) == main(["autoscale", "--config", str(path)]) == 0
-    (target,) = scaling.describe_scalable_targets(ServiceNamespace="sagemaker")["ScalableTargets"]
-    assert target["ResourceId"] == "endpoint/claims/variant/AllTraffic"
-    assert (target["MinCapacity"], target["MaxCapacity"]) == (2, 6)
-    (policy,) = scaling.describe_scaling_policies(ServiceNamespace="sagemaker")["ScalingPolicies"]
-    assert capsys.readouterr().out.split()[-1] == policy["PolicyARN"]
-    tracking = policy["TargetTrackingScalingPolicyConfiguration"]
-    assert tracking["TargetValue"] == 700
-    metric = tracking["PredefinedMetricSpecification"]["PredefinedMetricType"]
-    assert metric == "SageMakerVariantInvocationsPerInstance"
-
-
-def test_autoscaling_without_its_section_is_refused():
-    with pytest.raises(ContractError, match="aws.deploy.real_time.autoscaling: is missing"):
-        autoscale(alternative())

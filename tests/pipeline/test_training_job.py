@@ -11,7 +11,6 @@ from pipeline.aws.deploy import parse_overrides, start
 from testing.pipelines import AWS, EVERYTHING, all_steps, alternative, configuration, everything, loopback_only
 
 GROUPS = alternative().aws.training.model_dump()["instance_groups"]
-FAST_FILE = {"input_mode": "FastFile"}
 KEY = EVERYTHING["kms_key"]
 EXPRESS = "s3://encoders--euw1-az1--x-s3/"
 
@@ -38,11 +37,9 @@ def grouped():
         return all_steps(json.loads(definition(alternative())))["PyTorchTraining"]["Arguments"]
 
 
-def test_a_channel_has_its_own_input_mode_or_that_of_the_job(everything_on, grouped):
+def test_channels_have_the_input_mode_of_the_job(everything_on, grouped):
     assert everything_on["AlgorithmSpecification"]["TrainingInputMode"] == "FastFile"
-    found = {each["ChannelName"]: each["InputMode"] for each in everything_on["InputDataConfig"]}
-    assert found.pop("pretrained") == "File"
-    assert set(found.values()) == {"FastFile"}
+    assert {each["InputMode"] for each in everything_on["InputDataConfig"]} == {"FastFile"}
     assert {each["InputMode"] for each in grouped["InputDataConfig"]} == {"File"}
 
 
@@ -86,7 +83,6 @@ def test_a_warm_pool_is_kept_and_an_express_bucket_keeps_its_slash():
         ({"training": {"instance_groups": GROUPS}}, "go together"),
         ({"training": {"instance_groups": GROUPS, "training_group": "tpu"}}, "'tpu' is not one of"),
         ({"training": {"channels": {"train": {"distribution": "ShardedByS3Key"}}}}, "distribution"),
-        ({"training": {"channels": {"trian": FAST_FILE}}}, "'train', 'val', 'test'"),
         ({"inputs": {"pretrained": EXPRESS + "bert"}}, "must end in /"),
         ({"bucket": "scores--euw1-az1--x-s3"}, "only inputs can be in one"),
         ({"deploy": {"asynchronous": {"output": EXPRESS}}}, "only inputs can be in one"),
@@ -134,12 +130,6 @@ def test_a_key_of_volumes_is_refused_if_only_other_instance_groups_have_local_st
     training = {"instance_groups": GROUPS, "training_group": "cpu"}
     with pytest.raises(ContractError, match="aws.kms_key: is for the volumes of the group 'cpu'"):
         definition(configuration(aws={**AWS, "training": training, "kms_key": KEY}))
-
-
-def test_settings_of_a_channel_that_the_job_does_not_have_are_refused():
-    aws = {**AWS, "training": {"channels": {"pretrained": {"input_mode": "FastFile"}}}}
-    with pytest.raises(ContractError, match=r"aws\.training\.channels\.pretrained: is set, but the job has no such"):
-        specs_of(configuration(aws=aws))
 
 
 def test_instances_are_set_once():

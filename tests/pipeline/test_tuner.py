@@ -5,19 +5,16 @@ import re
 
 import boto3
 import pytest
-from botocore.session import Session
-from botocore.validate import ParamValidator
 from pydantic import ValidationError
 
 from contracts.errors import ContractError
-from contracts.hyperparameter_files import TUNER_METRIC, GivenSettings, choose_settings, load_hyperparameters
+from contracts.hyperparameter_files import TUNER_METRIC, load_hyperparameters
 from contracts.paths import JobPaths
-from contracts.presets import DataFacts
 from contracts.steps import PYTORCH_TRAINING
 from contracts.tuning import Tuning
 from contracts.tuning_space import tunable
 from pipeline.aws.definition import aws_plan, build_pipeline, definition, specs_of
-from pipeline.aws.limits import _OPERATIONS, key_of
+from pipeline.aws.limits import key_of
 from pipeline.aws.session import offline_session
 from pipeline.local.run import name_engine
 from pipeline.plan import LONGEST_VALUE, MOST_VALUES, make_plan
@@ -72,23 +69,12 @@ def job(sent):
 def plain():
     """A tuner with few settings, and a warm pool instead of spot instances."""
     aws = {**AWS, "training": {"keep_alive_seconds": 900}, "kms_key": EVERYTHING["kms_key"]}
-    return step_of(tuned(aws=aws, metric="val_loss", max_hours=None, parallel=None, warm_start=None, trials=3))
+    return step_of(tuned(aws=aws, metric="val_loss", max_hours=None, parallel=None, trials=3))
 
 
 @pytest.fixture(scope="module")
 def grouped():
-    """Hyperband on instance groups."""
-    search = {"strategy": "Hyperband", "space": {**SEARCH["space"], "max_epochs": [1, 2, 4]}}
-    config = tuned(aws=alternative().aws.model_dump(exclude_none=True), **search)
-    hyperparameters = {**config.hyperparameters, "val_check_interval": 0.25}
-    return step_of(config.model_copy(update={"hyperparameters": hyperparameters}))
-
-
-def test_the_service_accepts_the_arguments_of_the_step(pipeline, sent):
-    operation, added = _OPERATIONS["Tuning"]
-    shape = Session().get_service_model("sagemaker").operation_model(operation).input_shape
-    given = {**filled_in(sent, defaults(pipeline)), **added}
-    assert not ParamValidator().validate(given, shape).generate_report()
+    return step_of(tuned(aws=alternative().aws.model_dump(exclude_none=True)))
 
 
 def test_moto_creates_the_tuning_job_and_the_pipeline(local_aws, pipeline, sent):
@@ -116,7 +102,7 @@ def test_each_setting_of_the_space_is_a_range_of_its_kind(sent):
     }
 
 
-def test_the_tuner_has_the_limits_the_objective_and_the_parents_of_the_section(sent):
+def test_the_tuner_has_the_limits_and_the_objective_of_the_section(sent):
     config = sent["HyperParameterTuningJobConfig"]
     assert config["ResourceLimits"] == {
         "MaxNumberOfTrainingJobs": 20,
@@ -125,19 +111,12 @@ def test_the_tuner_has_the_limits_the_objective_and_the_parents_of_the_section(s
     }
     assert config["HyperParameterTuningJobObjective"] == {"Type": "Maximize", "MetricName": "val/auroc"}
     assert (config["Strategy"], config["TrainingJobEarlyStoppingType"]) == ("Bayesian", "Auto")
-    assert sent["WarmStartConfig"] == {
-        "ParentHyperParameterTuningJobs": [
-            {"HyperParameterTuningJobName": name} for name in SEARCH["warm_start"]["parents"]
-        ],
-        "WarmStartType": "TransferLearning",
-    }
 
 
 def test_a_loss_is_minimized_and_limits_that_are_not_set_are_those_of_the_service(plain):
     tuner = plain["HyperParameterTuningJobConfig"]
     assert tuner["HyperParameterTuningJobObjective"] == {"Type": "Minimize", "MetricName": "val/loss"}
     assert tuner["ResourceLimits"] == {"MaxNumberOfTrainingJobs": 3, "MaxParallelTrainingJobs": 1}
-    assert "WarmStartConfig" not in plain
     assert plain["TrainingJobDefinition"]["StaticHyperParameters"]["early_stop_metric"] == "val/loss"
 
 
@@ -145,41 +124,6 @@ def test_the_objective_is_read_from_the_lines_that_training_prints(sent, job):
     metric = sent["HyperParameterTuningJobConfig"]["HyperParameterTuningJobObjective"]["MetricName"]
     regex = {each["Name"]: each["Regex"] for each in job["AlgorithmSpecification"]["MetricDefinitions"]}[metric]
     assert re.findall(regex, "metrics: step=120 epoch=1.50; val/loss=0.31; val/auroc=0.97;") == ["0.97"]
-
-
-def test_hyperband_stops_no_trial_before_its_artifacts_are_written(grouped):
-    tuner = grouped["HyperParameterTuningJobConfig"]
-    assert (tuner["Strategy"], tuner["TrainingJobEarlyStoppingType"]) == ("Hyperband", "Off")
-    validations, report = 4 * 4, 1
-    resources = tuner["StrategyConfig"]["HyperbandStrategyConfig"]
-    assert resources["MinResource"] == 1
-    assert resources["MaxResource"] > validations + report
-
-
-def with_preset(name, **hyperparameters):
-    """Hyperband with a preset that chooses max_epochs and val_check_interval."""
-    config = tuned(strategy="Hyperband", space={"lr": SEARCH["space"]["lr"]})
-    given = {**config.hyperparameters, "preset": name, **hyperparameters}
-    given = {key: value for key, value in given.items() if key not in ("max_epochs", "val_check_interval")}
-    return config.model_copy(update={"hyperparameters": given})
-
-
-def test_hyperband_stops_no_trial_for_which_the_preset_chooses_the_most_epochs():
-    config = with_preset("recommended")
-    facts = DataFacts(rows=100, class_rows=(50, 50), val_class_rows=(9, 9))
-    hp = choose_settings(GivenSettings(config.hyperparameters, {}), facts).hp
-    validations, report = hp.max_epochs / hp.val_check_interval, 1
-    tuner = step_of(config)["HyperParameterTuningJobConfig"]
-    resources = tuner["StrategyConfig"]["HyperbandStrategyConfig"]
-    assert resources["MaxResource"] > validations + report == 13
-
-
-def test_hyperband_is_refused_if_the_preset_trains_several_networks_in_each_trial():
-    with loopback_only(), pytest.raises(ContractError) as refused:
-        definition(with_preset("best"))
-    assert refused.value.cause.startswith("tuning.strategy: Hyperband compares trials after the same number of")
-    assert "trains 4 networks in each trial" in refused.value.cause
-    assert step_of(with_preset("best", ensemble=1))
 
 
 def test_a_trial_has_everything_that_the_section_aws_gives_a_training_job(job):
@@ -295,8 +239,6 @@ def test_the_hyperparameters_that_the_tuner_adds_count_for_the_limit(monkeypatch
 
 
 UNTUNABLE = {
-    "a step": ({"space": {"batch_size": {"low": 8, "high": 32, "step": 8}}}, "tuning.space.batch_size: has the step 8"),
-    "a step of a rate": ({"space": {"dropout": {"low": 0, "high": 0.3, "step": 0.1}}}, "tuning.space.dropout: has the"),
     "lists": (
         {"space": {"primary_text_processing_steps": [["tokenizer"], ["text_normalizer", "tokenizer"]]}},
         "tuning.space.primary_text_processing_steps: ['tokenizer'] is a list",
@@ -307,7 +249,6 @@ UNTUNABLE = {
     ),
     "many values": ({"space": {"max_sen_len": list(range(32, 64))}}, "tuning.space.max_sen_len: has 32 values"),
     "TensorBoard": ({"training": {"tensorboard": True}}, "aws.training.tensorboard: is true, but"),
-    "validations by steps": ({"strategy": "Hyperband"}, "tuning.strategy: Hyperband needs the number of validations"),
 }
 
 
@@ -318,8 +259,6 @@ def test_what_the_tuner_cannot_do_is_an_error_that_names_the_setting(changes, ca
     if "training" in changes:
         training = config.aws.training.model_copy(update=changes["training"])
         config = config.model_copy(update={"aws": config.aws.model_copy(update={"training": training})})
-    if "strategy" in changes:
-        config = config.model_copy(update={"hyperparameters": {**config.hyperparameters, "val_check_interval": 50}})
     with loopback_only(), pytest.raises(ContractError) as refused:
         definition(config)
     assert refused.value.cause.startswith(cause)
@@ -330,16 +269,13 @@ def test_what_the_tuner_cannot_do_is_an_error_that_names_the_setting(changes, ca
     ("section", "cause"),
     [
         ({"final_seeds": 3}, "final_seeds cannot be set with engine: sagemaker"),
-        ({"engine": "container"}, "warm_start cannot be set with engine: container"),
+        ({"engine": "container", "strategy": "Random"}, "strategy cannot be set with engine: container"),
         ({"max_hours": 0.01}, "max_hours must be from 0.033 to 720"),
         ({"max_hours": 721}, "max_hours must be from 0.033 to 720"),
         ({"trials": 751}, "trials is 751, but a tuning job of SageMaker with strategy Bayesian has at most 750"),
-        ({"trials": 751, "strategy": "Hyperband"}, "with strategy Hyperband has at most 750"),
         ({"parallel": 101}, "parallel is 101, but a tuning job of SageMaker with strategy Bayesian has at most 100"),
         ({"space": {name: [1] for name in tunable()[:31]}}, "the number of settings in space is 31, but"),
-        ({"strategy": "Grid"}, "'Bayesian', 'Random' or 'Hyperband'"),
-        ({"warm_start": {"parents": []}}, "at least 1 item"),
-        ({"warm_start": {"parents": ["a_b"]}}, "is not a name of ASCII letters, digits and hyphens"),
+        ({"strategy": "Grid"}, "'Bayesian' or 'Random'"),
         ({"space": {"lr": {"low": 0, "high": 1, "scale": "log"}}}, "log scale needs a number above 0"),
     ],
 )
@@ -362,7 +298,6 @@ def test_a_refused_argument_of_the_tuner_is_named_by_its_key():
     paths = {
         "tuning.space": "HyperParameterTuningJobConfig.ParameterRanges.CategoricalParameterRanges.0.Values",
         "tuning": "HyperParameterTuningJobConfig.ResourceLimits.MaxNumberOfTrainingJobs",
-        "tuning.warm_start": "WarmStartConfig.ParentHyperParameterTuningJobs.0.HyperParameterTuningJobName",
         "hyperparameters.label_name": "TrainingJobDefinition.StaticHyperParameters.label_name",
         "aws.retries.max_attempts": "TrainingJobDefinition.RetryStrategy.MaximumRetryAttempts",
     }
@@ -381,14 +316,3 @@ def test_a_run_on_this_machine_searches_the_same_space_in_the_training_step(caps
     assert capsys.readouterr().err.splitlines() == [
         f"tuning.engine: sagemaker is for AWS; here, {STEP} searches the same space itself."
     ]
-
-
-def test_the_model_card_does_not_state_a_setting_that_the_search_chooses(pipeline):
-    for steps in (pipeline, built(tuned(engine="container", warm_start=None, aws=AWS))):
-        card = json.loads(all_steps(steps)["Registration"]["Arguments"]["ModelCard"]["ModelCardContent"])
-        training = card["training_details"]
-        assert training["training_observations"].startswith(
-            f"Model class of the best trial, best weights by {SEARCH['metric']}."
-        )
-        listed = {each["name"] for each in training["training_job_details"]["user_provided_hyper_parameters"]}
-        assert not listed & set(SEARCH["space"])

@@ -36,6 +36,10 @@ def test_the_training_step_gets_the_search_as_a_hyperparameter():
         ({"hyperparameters": {**GIVEN, "tuning": SEARCH}, "aws": TWO_HOSTS}, "tuning: the job has 2 hosts"),
         ({"hyperparameters": {**GIVEN, "ensemble": 3}, "aws": TWO_HOSTS}, "ensemble: is 3, and the job has 2 hosts"),
         ({"hyperparameters": {**GIVEN, "cross_fit": 5}, "aws": GROUP_OF_TWO}, "cross_fit: is 5, and the job has 2"),
+        (
+            {"tuning": SEARCH, "hyperparameters": {**GIVEN, "tuning": SEARCH}},
+            "tuning: is set, and hyperparameters.tuning is set too",
+        ),
     ],
 )
 def test_a_training_that_cannot_run_is_refused_before_anything_starts(changes, cause):
@@ -47,9 +51,3 @@ def test_a_training_that_cannot_run_is_refused_before_anything_starts(changes, c
 def test_trials_of_the_services_tuner_may_have_several_hosts():
     space = {"metric": "val/auroc", "space": {"lr": [1e-3, 2e-3]}}
     assert planned(tuning={"engine": "sagemaker", **space}, aws=TWO_HOSTS).step(PYTORCH_TRAINING)
-
-
-def test_a_search_is_set_once():
-    hyperparameters = {**configuration().hyperparameters, "tuning": SEARCH}
-    with pytest.raises(ContractError, match="is set, and hyperparameters.tuning is set too"):
-        planned(tuning=SEARCH, hyperparameters=hyperparameters)

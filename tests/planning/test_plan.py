@@ -1,6 +1,9 @@
 """Tests of `python -m container plan` and of what it estimates."""
 
 import json
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +14,12 @@ from benchmarks.encoders import BASE, LARGE, SMALL, TINY, build_model, chats, hy
 from benchmarks.plan import Case, measured, predicted
 from container.__main__ import main
 from container.parallel.degrees import ParallelDegrees
+from container.planning.calibrate import from_check
 from container.planning.catalogue import Catalogue
 from container.planning.memory import Rank, step_memory
-from container.planning.options import microbatches
 from container.planning.speed import Speed, Work, idle_share, layer_parameters
 from contracts.errors import ContractError
+from contracts.hyperparameter_files import parse_hyperparameters
 from testing.rank_pool import RankPool
 
 SETTINGS = {
@@ -97,6 +101,18 @@ def test_plan_json_has_every_option_with_its_parts(tmp_path):
     assert "ml.g5.xlarge" in (tmp_path / "plan.md").read_text()
 
 
+def test_progress_goes_to_stderr(tmp_path, capsys):
+    planned(tmp_path, "--instance", "ml.c7i.4xlarge")
+    assert "planned 1 of 1 ways" in capsys.readouterr().err
+
+
+def test_both_half_precisions_share_one_estimate(tmp_path):
+    content = planned(tmp_path, "--instance", "ml.g4dn.xlarge,ml.g5.xlarge")
+    by_key = {(each["instance"], each["settings"].get("fp16", False)): each for each in content["options"]}
+    assert set(by_key) == {("ml.g4dn.xlarge", False), ("ml.g4dn.xlarge", True), ("ml.g5.xlarge", False)}
+    assert by_key["ml.g4dn.xlarge", True]["memory_gib"] == by_key["ml.g5.xlarge", False]["memory_gib"]
+
+
 def test_data_gives_rows_and_tokens(tmp_path):
     for split, rows in (("train", 60), ("val", 10), ("test", 10)):
         folder = tmp_path / "input" / "data" / split
@@ -130,7 +146,14 @@ def test_the_global_batch_is_that_of_one_gpu_on_four(tmp_path):
 
 def test_the_settings_undo_the_division_of_the_given_ones(tmp_path):
     content = planned(tmp_path, "--instance", "ml.g5.xlarge", pp_size=2, nproc_per_node=2, num_microbatches=2)
-    assert content["options"][0]["settings"] == {"pp_size": 1, "nproc_per_node": None, "num_microbatches": 4}
+    undone = {"pp_size": 1, "nproc_per_node": None, "num_microbatches": None}
+    assert content["options"][0]["settings"] == undone
+
+
+def test_float16_is_not_set_beside_the_bfloat16_of_the_given_settings(tmp_path):
+    content = planned(tmp_path, "--instance", "ml.g4dn.xlarge", bf16=True)
+    half = [each["settings"] for each in content["options"] if each["settings"].get("fp16")]
+    assert [each["bf16"] for each in half] == ["auto"]
 
 
 def test_a_budget_that_nothing_meets_names_the_cheapest_option(tmp_path, capsys):
@@ -147,7 +170,7 @@ def test_a_model_that_fits_nowhere_gets_advice_with_numbers(tmp_path, capsys):
     assert content["recommended"] is None
     printed = capsys.readouterr().out
     assert "Nothing fits" in printed
-    assert "LoRA (lora_rank=8), batch_size=1:" in printed
+    assert '{"lora_rank": 8, "reinit_layers": 0, "batch_size": 1}: ' in printed
 
 
 def test_an_unknown_instance_names_the_nearest(tmp_path, capsys):
@@ -165,10 +188,78 @@ def test_no_data_and_no_tokens_names_both_options(tmp_path, capsys):
     assert "Give --rows N and --tokens MEAN" in capsys.readouterr().err
 
 
+def catalogue_of(folder: Path, content: Any) -> Catalogue:
+    file = folder / "mine.json"
+    file.write_text(json.dumps(content))
+    return Catalogue.load(file)
+
+
 def test_a_users_catalogue_replaces_prices(tmp_path):
-    file = tmp_path / "mine.json"
-    file.write_text(json.dumps({"instances": {"ml.g5.xlarge": {"ec2_dollars": 2, "markup": 1}}}))
-    assert Catalogue.load(file).instances["ml.g5.xlarge"].dollars == 2
+    content = {"instances": {"ml.g5.xlarge": {"ec2_dollars": 2, "markup": 1}}}
+    assert catalogue_of(tmp_path, content).instances["ml.g5.xlarge"].dollars == 2
+
+
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ({"instances": {"ml.g5.xlarge": {"ec2_dollar": 2}}}, "unknown key 'instances.ml.g5.xlarge.ec2_dollar'"),
+        ({"instances": {"ml.g5.xlarge": {"gpus": -1}}}, "the value -1 for 'instances.ml.g5.xlarge.gpus'"),
+        ({"instances": {"ml.g5.xlarge": {"gpus": "1"}}}, "the value '1' for 'instances.ml.g5.xlarge.gpus'"),
+        ({"instances": {"ml.new": {"gpu": "A10G"}}}, "has no 'instances.ml.new.gpus'"),
+        ({"instances": {"ml.new": {"gpu": "A11"}}}, "instances.ml.new.gpu: 'A11' is not one of T4"),
+        ({"instances": []}, "'instances' is not an object"),
+        ({"measurements": {"half": {"share": 1}}}, "unknown key in measurements.half"),
+        ({"hosts": {}}, "unknown key 'hosts'"),
+    ],
+)
+def test_a_wrong_entry_of_a_users_catalogue_is_named_with_its_place(tmp_path, content, problem):
+    with pytest.raises(ContractError) as caught:
+        catalogue_of(tmp_path, content)
+    assert problem in caught.value.cause
+    assert str(tmp_path / "mine.json") in caught.value.cause
+
+
+def test_an_unknown_encoder_names_the_users_folder(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    file = tmp_path / "given.json"
+    file.write_text(json.dumps({**SETTINGS, "tokenizer": "someone/an-encoder", "encoder_config": {}}))
+    arguments = ["--hyperparameters", str(file), "--rows", "10", "--tokens", "10"]
+    assert main(["plan", "--root", str(tmp_path), *arguments]) == 1
+    assert f"Put the encoder's files into {tmp_path}/input/data/pretrained/" in capsys.readouterr().err
+
+
+def test_the_check_of_a_gpu_gives_the_speed_of_instances_with_it(tmp_path):
+    figures = {"gpu": {"memory_gib": 139.8}, "product_tflops": 494.5, "copy_gb_per_s": 2400}
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps({"steps": {"facts": {"findings": {"figures": figures}}}}))
+    added, measured = from_check(Catalogue.load(), file)
+    assert not added
+    assert set(measured) == {"ml.p5en.48xlarge"}
+    assert measured["ml.p5en.48xlarge"]["half"]["product_share"] == pytest.approx(0.5)
+
+
+def test_results_without_a_gpu_are_refused(tmp_path):
+    file = tmp_path / "results.json"
+    file.write_text(json.dumps({"steps": {}}))
+    with pytest.raises(ContractError, match=r"results.json: has no 'facts'\nGive results.json of"):
+        from_check(Catalogue.load(), file)
+
+
+@pytest.mark.slow
+def test_a_plan_that_is_stopped_prints_no_traceback(tmp_path):
+    file = tmp_path / "given.json"
+    file.write_text(json.dumps(SETTINGS))
+    options = ["--root", str(tmp_path), "--hyperparameters", str(file), "--rows", "10", "--tokens", "10"]
+    command = [sys.executable, "-m", "container", "plan", *options]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert process.stderr is not None
+    line = process.stderr.readline()
+    assert line.startswith("planned 1 of ")
+    process.send_signal(signal.SIGTERM)
+    _, printed = process.communicate(timeout=60)
+    assert "Traceback" not in printed
+    assert "stopped on request" in printed
+    assert process.returncode == 130
 
 
 def test_a_gpu_without_code_in_the_image_fits_nothing(tmp_path):
@@ -176,17 +267,11 @@ def test_a_gpu_without_code_in_the_image_fits_nothing(tmp_path):
     assert not any(option["fits"] for option in content["options"])
 
 
-def test_a_pipeline_gets_two_to_four_microbatches_per_rank():
-    assert microbatches(64, 4) == 16
-    assert microbatches(12, 4) == 12
-    with pytest.raises(ContractError, match="3 records cannot fill a pipeline of 4 ranks"):
-        microbatches(3, 4)
-
-
 def test_the_idle_share_of_1f1b_is_that_of_its_measurement():
     measured_shares = Catalogue.load().measurements["idle"]
-    assert idle_share("1F1B", 4, 16, measured_shares) == pytest.approx(0.171, abs=0.002)
-    assert idle_share("1F1B", 1, 4, measured_shares) == 0
+    hp = parse_hyperparameters({**SETTINGS, "batch_size": 64})
+    assert idle_share(hp, 4, measured_shares) == pytest.approx(0.171, abs=0.002)  # 16 microbatches
+    assert idle_share(hp, 1, measured_shares) == 0
 
 
 def test_layer_parameters_are_those_of_the_formula(tmp_path):

@@ -1,9 +1,6 @@
 """The same table in any form has the same inputs for the model, whatever form it was trained on."""
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
@@ -30,7 +27,7 @@ from container.tables.values import keys
 from contracts.errors import ContractError
 from contracts.serving import PARQUET
 from testing.carriers import FILES, NARROW, TYPES, column, read_back, records, write
-from testing.jobs import REPOSITORY
+from testing.jobs import run_python
 from testing.serving import read_records
 from testing.table_jobs import fit_file, settings
 
@@ -160,8 +157,7 @@ def test_periods_are_read_where_pandas_is_not_loaded(tmp_path):
         "assert 'pandas' not in sys.modules; "
         "print(next(iter_tables([Path('a.parquet')], ['c'], rows_per_batch=9)).table['c'].to_pylist())"
     )
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    ran = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, env=environment, capture_output=True, text=True)
+    ran = run_python(code, cwd=tmp_path)
     assert ran.stdout == "['2024-01', '2024-02']\n", ran.stderr
 
 

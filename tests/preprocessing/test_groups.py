@@ -12,9 +12,9 @@ from container.companion.linear import FOLDS
 from container.data.split import PreparedSplit
 from container.errors import NotMade
 from container.job import Fold
-from container.preprocessing.groups import group_numbers
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
+from container.preprocessing.row_columns import group_numbers
 from container.training.job_data import _without_fold, positions_in_fold
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters

@@ -18,7 +18,7 @@ from container.preprocessing.labels import (
     given_labels,
     learned_labels,
 )
-from container.preprocessing.scan import TableColumns, scan_held_out, scan_train
+from container.preprocessing.scan import SplitStatistics, TableColumns, scan_held_out, scan_train
 from container.tables.channel_files import Origin
 from contracts.errors import ContractError
 from testing.table_jobs import settings, table, write_table
@@ -28,21 +28,6 @@ ORIGIN = Origin(Path("train.csv"), 100)
 
 def test_unlabelled_is_the_number_that_batches_use() -> None:
     assert UNLABELLED == batch.UNLABELLED
-
-
-@pytest.mark.parametrize(
-    "column",
-    [
-        pa.array([0, 1, None]),
-        pa.array([0.0, 1.0, float("nan")]),
-        pa.array(["0", "1.0", ""]),
-        pa.array([False, True, None]),
-        pa.array(["false", "True", None]),
-        pa.array(["0", "1", None]).dictionary_encode(),
-    ],
-)
-def test_one_label_in_any_type_is_one_class(column: pa.Array) -> None:
-    assert LabelMap("label", (0, 1)).encode(column, origin=ORIGIN).tolist() == [0, 1, UNLABELLED]
 
 
 def test_categories_give_the_order_of_ids() -> None:
@@ -94,14 +79,6 @@ def scan(folder: Path, labels: list[object], **given: object) -> object:
     return learn_label_map(statistics, hp, where="train")
 
 
-def test_unlabelled_training_rows_are_counted_and_named(tmp_path: Path) -> None:
-    with pytest.raises(ContractError) as caught:
-        scan(tmp_path, [0, None, 1, None, 1])
-    assert "train.csv: row 2, column 'label': the label is missing; also in row 4; " in caught.value.cause
-    assert caught.value.cause.endswith("2 of 5 training rows have no label")
-    assert "drop_unlabelled" in caught.value.fix
-
-
 def test_the_error_of_an_unlabelled_row_names_each_file_once(tmp_path: Path) -> None:
     files = [write_table(tmp_path / name, table(4, label=[None, 1, None, 1])) for name in ("a.csv", "b.csv")]
     hp = settings()
@@ -111,6 +88,7 @@ def test_the_error_of_an_unlabelled_row_names_each_file_once(tmp_path: Path) -> 
         f"{files[0]}: row 1, column 'label': the label is missing; also in row 3; "
         f"also in {files[1]}: row 1; also in row 3; 4 of 8 training rows have no label"
     )
+    assert "drop_unlabelled" in caught.value.fix
 
 
 def test_unlabelled_training_rows_are_left_out_on_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -139,31 +117,30 @@ def test_a_category_that_train_lacks_is_a_warning(tmp_path: Path, caplog: pytest
     assert "no row has the label 'c'" in caplog.text
 
 
+def held_out(path: Path, found: pa.Table) -> SplitStatistics:
+    """The statistics of val in a file, by the labels 0 and 1 of train."""
+    hp = settings()
+    labels = LabelMap("label", (0, 1))
+    return scan_held_out([write_table(path, found)], hp, TableColumns.of(hp), labels=labels, channel="val")
+
+
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
 def test_a_held_out_channel_without_the_label_column_is_refused(tmp_path: Path, suffix: str) -> None:
-    hp = settings()
-    path = write_table(tmp_path / f"test.{suffix}", table(3).drop_columns("label"))
-    with pytest.raises(ContractError, match=rf"test\.{suffix}: column 'label' is missing"):
-        scan_held_out([path], hp, TableColumns.of(hp), labels=LabelMap("label", (0, 1)), channel="test")
+    with pytest.raises(ContractError, match=rf"val\.{suffix}: column 'label' is missing"):
+        held_out(tmp_path / f"val.{suffix}", table(3).drop_columns("label"))
 
 
 def test_held_out_rows_may_lack_a_label_but_have_no_other(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    hp = settings()
-    columns, labels = TableColumns.of(hp), LabelMap("label", (0, 1))
-    path = write_table(tmp_path / "val.csv", table(3, label=["1", None, "0"]))
-    statistics = scan_held_out([path], hp, columns, labels=labels, channel="val")
+    statistics = held_out(tmp_path / "val.csv", table(3, label=["1", None, "0"]))
     assert (statistics.rows, statistics.unlabelled) == (3, 1)
     assert "1 of 3 rows have no label" in caplog.text
-    write_table(path, table(3, label=["1", "5", "0"]))
     with pytest.raises(ContractError, match=r"val.csv: row 2, column 'label': '5' is not one of the labels"):
-        scan_held_out([path], hp, columns, labels=labels, channel="val")
+        held_out(tmp_path / "val.csv", table(3, label=["1", "5", "0"]))
 
 
 def test_a_channel_without_rows_is_named(tmp_path: Path) -> None:
-    hp = settings()
-    path = write_table(tmp_path / "train.csv", table(0))
     with pytest.raises(ContractError, match=r"channel train: .*train.csv has no rows"):
-        scan_train([path], hp, TableColumns.of(hp))
+        scan(tmp_path, [])
 
 
 def test_an_error_shows_the_beginning_of_long_labels() -> None:
@@ -186,10 +163,7 @@ def test_a_time_that_python_does_not_have_is_named():
 
 
 def test_a_number_of_val_takes_little_memory(tmp_path: Path) -> None:
-    path = write_table(tmp_path / "val.parquet", table(30_000, x=[i + 0.123 for i in range(30_000)]))
-    hp = settings()
-    labels = LabelMap("label", (0, 1))
-    found = scan_held_out([path], hp, TableColumns.of(hp), labels=labels, channel="val")
+    found = held_out(tmp_path / "val.parquet", table(30_000, x=[i + 0.123 for i in range(30_000)]))
     values, counts = found.numeric["x"].distribution.items()
     assert len(values) <= 1 << 14
     assert counts.sum() == 30_000

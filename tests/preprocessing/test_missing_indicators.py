@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.transform import Preprocessor
 from testing.table_jobs import fit, settings, table
+from tests.preprocessing.test_imputation import tabular
 
 WITH_INDICATORS = settings(missing_indicators=True)
 
@@ -22,9 +22,7 @@ def fitted_on(folder: Path, x: list[float | None], **overrides: object) -> Prepr
 
 
 def inputs_of(preprocessor: Preprocessor, column: str, found: object) -> np.ndarray:
-    batch = preprocessor.transform(found).batch
-    tabular = batch.column("tabular").flatten().to_numpy().reshape(batch.num_rows, -1)
-    return tabular[:, preprocessor.fitted.feature_columns.index(column)]
+    return tabular(preprocessor, found)[:, preprocessor.fitted.feature_columns.index(column)]
 
 
 def test_an_indicator_is_1_where_the_number_is_missing(tmp_path: Path) -> None:
@@ -45,9 +43,7 @@ def test_indicators_follow_the_numbers_and_belong_to_their_columns(tmp_path: Pat
     ("missing", "rows", "has_one"),
     [(10, 1000, True), (9, 1000, False), (990, 1000, True), (991, 1000, False), (3, 20, True), (2, 20, False)],
 )
-def test_a_column_that_is_nearly_always_missing_or_present_has_no_indicator(
-    tmp_path: Path, missing: int, rows: int, has_one: bool
-) -> None:
+def test_a_column_that_is_nearly_always_missing_or_present_has_no_indicator(tmp_path, missing, rows, has_one):
     fitted = fitted_on(tmp_path, [None] * missing + [1.0] * (rows - missing)).fitted
     assert fitted.missing_indicators == (("x",) if has_one else ())
 
@@ -55,10 +51,6 @@ def test_a_column_that_is_nearly_always_missing_or_present_has_no_indicator(
 def test_a_column_without_any_number_has_no_indicator(tmp_path: Path) -> None:
     fitted = fitted_on(tmp_path, [None] * 40, imputation_dict={"x": 1.0}).fitted
     assert fitted.feature_columns == ["x", "y", "c"]
-
-
-def test_without_the_setting_there_is_no_indicator(tmp_path: Path) -> None:
-    assert fitted_on(tmp_path, every(4), missing_indicators=False).fitted.feature_columns == ["x", "y", "c"]
 
 
 def test_indicators_are_scaled_as_the_training_rows_have_them(tmp_path: Path) -> None:
@@ -80,12 +72,6 @@ def test_unlabelled_rows_of_train_do_not_count(tmp_path: Path) -> None:
     found = table(400, x=every(4), y=[1.0] * 400, label=labels)
     fitted = fit(tmp_path, found, WITH_INDICATORS.model_copy(update={"drop_unlabelled": True}))[0].fitted
     assert fitted.missing_indicators == ()
-
-
-def test_saved_rules_load_with_their_indicators(tmp_path: Path) -> None:
-    fitted = fitted_on(tmp_path, every(4)).fitted
-    fitted.save(tmp_path / "model")
-    assert FittedPreprocessing.load(tmp_path / "model") == fitted
 
 
 def test_the_log_names_the_columns(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

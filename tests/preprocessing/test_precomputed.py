@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from container.preprocessing.precomputed import load_precomputed, precomputed_flag, read_pickle, selected_features
+from container.preprocessing.precomputed import load_precomputed, read_pickle, selected_features
 from contracts.errors import ContractError
 
 BINS = {"c": {"bins": {"a": np.float64(0.75), "b": 0.25}, "default_bin": 0.5}}
@@ -24,9 +24,7 @@ class Malicious:
 
 
 def load(folder: Path, **given: object) -> object:
-    return load_precomputed(
-        folder, **{"numeric_columns": ["x"], "categorical_columns": ["c"], "num_values": 1, **given}
-    )
+    return load_precomputed(folder, **{"numeric_columns": ["x"], "categorical_columns": ["c"], **given})
 
 
 @pytest.fixture
@@ -47,8 +45,7 @@ def test_both_artifacts_are_read_in_both_forms(tmp_path: Path, form: str) -> Non
         (tmp_path / f"{name}.{form}").write_bytes(data)
     found = load(tmp_path)
     assert found.imputation == {"x": 1.5}
-    assert found.risk_tables["c"].risk == {"a": (0.75,), "b": (0.25,)}
-    assert found.risk_tables["c"].default == (0.5,)
+    assert found.risk_tables == BINS
 
 
 @pytest.mark.usefixtures("_imputation")
@@ -65,10 +62,10 @@ def test_without_the_flag_nothing_is_read_and_the_log_says_so(tmp_path: Path, ca
     assert "impute_dict.pkl is not used: USE_PRECOMPUTED_IMPUTATION is not true" in caplog.text
 
 
-def test_a_flag_is_true_or_false(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_flag_is_true_or_false(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("USE_PRECOMPUTED_IMPUTATION", "yes")
     with pytest.raises(ContractError, match="USE_PRECOMPUTED_IMPUTATION: is 'yes'"):
-        precomputed_flag("USE_PRECOMPUTED_IMPUTATION")
+        load(tmp_path)
 
 
 @pytest.mark.usefixtures("_imputation")
@@ -95,9 +92,12 @@ def test_a_missing_or_corrupt_artifact_is_named(tmp_path: Path, name: str | None
 
 
 @pytest.mark.usefixtures("_risk_tables")
-def test_a_risk_table_map_without_a_column_is_named(tmp_path: Path) -> None:
-    (tmp_path / "risk_table_map.json").write_text('{"color": {}}')
-    with pytest.raises(ContractError, match=r"risk_table_map.json: column 'c' is missing"):
+@pytest.mark.parametrize(
+    ("content", "message"), [('{"color": {}}', "column 'c' is missing"), ("[]", "is a list, not an object")]
+)
+def test_a_risk_table_map_without_a_column_is_named(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "risk_table_map.json").write_text(content)
+    with pytest.raises(ContractError, match=f"risk_table_map.json: {message}"):
         load(tmp_path)
 
 

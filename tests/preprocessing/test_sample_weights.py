@@ -7,10 +7,11 @@ import numpy as np
 import pytest
 
 from container.data.split import PreparedSplit
+from container.decision.val_labels import check_val_labels
 from container.evaluation.choose_threshold import choose_threshold
-from container.evaluation.fit_calibration import fit_calibrator
+from container.evaluation.fit_decision import fit_calibrator
 from container.evaluation.metrics import METRICS, classification_metrics
-from container.preprocessing.class_weights import resolve_class_weights
+from container.preprocessing.class_weights import class_totals, resolve_class_weights
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
 from contracts.errors import ContractError
@@ -57,7 +58,8 @@ def test_the_calibration_with_weights_is_that_of_as_many_copies_but_for_smoothin
 
 
 def prepared(root: Path, weights: Any, **overrides: Any) -> tuple[PreparedData, Any]:
-    frames = {split: table(40, seed=seed).assign(w=weights) for seed, split in enumerate(("train", "val", "test"))}
+    of_split = weights if isinstance(weights, dict) else dict.fromkeys(("train", "val", "test"), weights)
+    frames = {split: table(40, seed=seed).assign(w=of_split[split]) for seed, split in enumerate(of_split)}
     paths = write_job(root, overrides={"weight_name": "w", **overrides}, frames=frames)
     hp = load_hyperparameters(paths)
     return prepare_data(paths, hp), hp
@@ -83,6 +85,8 @@ def test_records_carry_their_weights_and_balanced_class_weights_count_them(tmp_p
         (["1"] * 39 + ["heavy"], "row 40, column 'w': 'heavy' is not a number"),
         (["1"] * 39 + ["1,5"], "row 40, column 'w': '1,5' is not a number"),
         ([1.0] * 39 + [1e39], "row 40, column 'w': '1e+39' is not a finite 32-bit number"),
+        ([1.0] * 39 + [1e21], "row 40, column 'w': '1e+21' is not a weight"),
+        ([1.0] * 39 + [1e-21], "row 40, column 'w': '1e-21' is not a weight"),
     ],
 )
 def test_what_is_no_weight_is_an_error_with_its_row_and_the_fix(tmp_path: Path, weights: list[Any], cause: str) -> None:
@@ -105,3 +109,13 @@ def test_a_class_of_train_without_any_weight_is_an_error_that_names_it(tmp_path:
     assert (
         error.value.cause == f"channel train, column 'w': the weight of each of the {rows} rows with the label '0' is 0"
     )
+
+
+def test_a_class_of_val_without_any_weight_is_refused_before_the_decision_is_fitted_on_it(tmp_path: Path) -> None:
+    labels = {split: table(40, seed=seed)["label"] for seed, split in enumerate(("train", "val", "test"))}
+    weights = {"train": 1.0, "val": (labels["val"] == 0).astype(float), "test": 1.0}
+    data, hp = prepared(tmp_path, weights, calibration="temperature")
+    with pytest.raises(ContractError) as error:
+        check_val_labels(hp, class_totals(data.summary["splits"]["val"]))
+    assert f"but val has {{'0': {weights['val'].sum()}, '1': 0.0}} as total weights by class" in error.value.cause
+    assert error.value.fix.startswith("Give val records of every class a weight above 0")

@@ -115,13 +115,6 @@ def test_columns_are_known_by_name_and_others_are_ignored() -> None:
     assert features(shuffled) == features(found)
 
 
-def test_ids_and_labels_are_kept_as_they_are() -> None:
-    batch = fitted_preprocessor().transform(table(2, id=["007", "x"], label=["1.0", ""])).batch
-    assert batch.column("id").to_pylist() == ["007", "x"]
-    assert batch.column("raw_label").to_pylist() == ["1.0", ""]
-    assert batch.column("label").to_pylist() == [1, -100]
-
-
 def test_unlabelled_rows_are_dropped_on_request_and_the_rest_keep_their_numbers() -> None:
     found = table(4, label=[None, 1, None, 0], x=[None, None, 1.0, 2.0])
     batch, counts = fitted_preprocessor().transform(found, first_row=10, drop_unlabelled=True)
@@ -165,14 +158,14 @@ def test_what_was_imputed_and_unseen_is_counted() -> None:
 
 
 def test_saved_rules_load_and_prepare_the_same(tmp_path: Path) -> None:
-    preprocessor, _ = fit(tmp_path, table(60), settings(numeric_transform="quantile"))
+    preprocessor, _ = fit(tmp_path, table(60), settings(numeric_transform="quantile", missing_indicators=True))
     preprocessor.fitted.save(tmp_path / "model")
     write_tokenizer(tmp_path / "model" / "tokenizer")
     loaded = Preprocessor.load(tmp_path / "model")
     assert loaded.fitted == preprocessor.fitted
     assert loaded.fitted.fingerprint == preprocessor.fitted.fingerprint
     assert loaded.transform(table(20)).batch.equals(preprocessor.transform(table(20)).batch)
-    assert (tmp_path / "model" / "feature_columns.txt").read_text() == "x\ny\nc\n"
+    assert (tmp_path / "model" / "feature_columns.txt").read_text() == "x\ny\nx_missing\ny_missing\nc\n"
 
 
 def test_the_file_of_feature_columns_has_one_line_per_input(tmp_path: Path) -> None:
@@ -183,11 +176,11 @@ def test_the_file_of_feature_columns_has_one_line_per_input(tmp_path: Path) -> N
 
 
 def test_the_pickles_are_for_people_and_never_read(tmp_path: Path) -> None:
-    preprocessor, _ = fit(tmp_path, table(60))
-    preprocessor.fitted.save(tmp_path / "model")
+    folder = saved(tmp_path)
+    expected = FittedPreprocessing.load(folder)
     for name in ("impute_dict.pkl", "risk_table_map.pkl"):
-        (tmp_path / "model" / name).write_bytes(b"cos\nsystem\n(S'touch /tmp/never'\ntR.")
-    assert FittedPreprocessing.load(tmp_path / "model") == preprocessor.fitted
+        (folder / name).write_bytes(b"cos\nsystem\n(S'touch /tmp/never'\ntR.")
+    assert FittedPreprocessing.load(folder) == expected
 
 
 def test_a_damaged_folder_is_named(tmp_path: Path) -> None:
@@ -218,9 +211,7 @@ def test_a_max_sen_len_beyond_the_encoder_s_positions_is_an_error_when_the_folde
     ("name", "old", "new"),
     [("tokenizer.json", '"good"', '"well"'), ("config.json", '"max_position_embeddings": 512', '"max_position": 5')],
 )
-def test_a_tokenizer_of_another_job_is_an_error_when_the_folder_is_loaded(
-    tmp_path: Path, name: str, old: str, new: str
-) -> None:
+def test_a_tokenizer_of_another_job_is_an_error_when_the_folder_is_loaded(tmp_path, name, old, new):
     folder = saved(tmp_path)
     Preprocessor.load(folder)
     replace_text(folder / "tokenizer" / name, old, new)
@@ -257,8 +248,7 @@ def test_what_is_fitted_does_not_depend_on_the_batches(categories: list[int] | N
 
     def fitted(*cuts: int) -> tuple[FittedPreprocessing, FoldedRisks]:
         known = categories and LabelMap("label", tuple(categories))
-        rules = {"num_classes": 2, "num_folds": 5, "seed": seed, "known": known, "labelled_only": True}
-        statistics = SplitStatistics(TableColumns.of(hp), **rules)
+        statistics = SplitStatistics(TableColumns.of(hp), hp, known=known)
         for start, stop in itertools.pairwise([0, *cuts, 60]):
             statistics.add(TableSlice(found.slice(start, stop - start), start, Origin(Path("a.csv"), start)))
         statistics.read_categories(has_types=True)

@@ -11,7 +11,7 @@ from container.data.split import PreparedSplit
 from container.decision.decision import Decision
 from container.evaluation.predictions import SplitPredictions
 from container.preprocessing.prepare import prepare_data
-from container.results.examples import find_examples
+from container.results.shown_records import find_examples
 from contracts.hyperparameter_files import load_hyperparameters
 from testing.jobs import table, write_job
 

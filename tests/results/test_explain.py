@@ -19,15 +19,14 @@ from container.companion.fit import fit_companion
 from container.data.batch import PackedBatch
 from container.data.records import RecordArrays
 from container.data.split import PreparedSplit, pack_records
-from container.decision.softmax import softmax
 from container.evaluation.evaluate import write_evaluation
-from container.evaluation.explanation import Explanation, Importance, even_sample
+from container.evaluation.evaluation_input import Explanation, Importance
 from container.models.classifier import Classifier
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
 from container.preprocessing.transform import Preprocessor
 from container.results import explain as module
-from container.results.explain import explain
+from container.results.explain import even_sample, explain
 from container.training.train import build_model
 from contracts.hyperparameter_files import cast_value, load_hyperparameters, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
@@ -89,6 +88,12 @@ def make(root: Path, *, steps: int, decides: str = "price", classes: int = 2, **
         torch.nn.functional.cross_entropy(model(batch), batch.labels).backward()
         optimizer.step()
     return Made(hp, model.eval(), data, val, paths)
+
+
+def auroc(made: Made, batch: PackedBatch) -> float:
+    """The AUROC of the model on a batch."""
+    with torch.no_grad():
+        return roc_auc_score(batch.labels, made.model(batch).softmax(-1)[:, 1])
 
 
 CASES: dict[str, dict[str, Any]] = {
@@ -163,15 +168,10 @@ def test_drops_are_those_of_dealing_the_prepared_values_anew(by_price: Made) -> 
     positions = even_sample(by_price.val.column("label").to_numpy(), 1000, seed=3)
     batch = by_price.val.pack(positions)
     place = by_price.data.fitted.feature_columns.index("price")
-
-    def auroc() -> float:
-        with torch.no_grad():
-            return roc_auc_score(batch.labels, by_price.model(batch).softmax(-1)[:, 1])
-
-    base, drops, kept = auroc(), [], batch.tabular[:, place].clone()
+    base, drops, kept = auroc(by_price, batch), [], batch.tabular[:, place].clone()
     for shuffle in range(module.SHUFFLES):
         batch.tabular[:, place] = kept[np.random.default_rng([3, shuffle]).permutation(len(kept))]
-        drops.append(base - auroc())
+        drops.append(base - auroc(by_price, batch))
     price = next(entry for entry in found.columns if entry.name == "price")
     assert (price.drop, price.spread) == (pytest.approx(np.mean(drops)), pytest.approx(np.std(drops)))
     assert found.base == pytest.approx(base)
@@ -182,18 +182,11 @@ def test_a_shuffled_text_counts_as_if_it_were_encoded_with_its_new_record(tmp_pa
     made = make(tmp_path, steps=0, model_class=model_class)
     positions = even_sample(made.val.column("label").to_numpy(), 1000, seed=0)
     batch = made.val.pack(positions)
-
-    def auroc(batch: PackedBatch) -> float:
-        with torch.no_grad():
-            return roc_auc_score(batch.labels, made.model(batch).softmax(-1)[:, 1])
-
-    shuffled = [
-        auroc(replace(batch, texts=made.val.pack(positions[np.random.default_rng([0, k]).permutation(100)]).texts))
-        for k in range(module.SHUFFLES)
-    ]
+    orders = [positions[np.random.default_rng([0, k]).permutation(100)] for k in range(module.SHUFFLES)]
+    shuffled = [auroc(made, replace(batch, texts=made.val.pack(order).texts)) for order in orders]
     chat = next(entry for entry in made.explain().columns if entry.name == "chat")
     assert chat.spread > 0
-    assert chat.drop == pytest.approx(auroc(batch) - np.mean(shuffled), abs=1e-3)  # a pair or two may tie
+    assert chat.drop == pytest.approx(auroc(made, batch) - np.mean(shuffled), abs=1e-3)  # a pair or two may tie
 
 
 def test_a_shuffled_one_of_joined_texts_is_joined_anew_with_the_others_of_its_record(tmp_path: Path) -> None:
@@ -204,28 +197,22 @@ def test_a_shuffled_one_of_joined_texts_is_joined_anew_with_the_others_of_its_re
     raw = pd.read_csv(made.paths.channel("val") / "data.csv", dtype=str).iloc[positions].reset_index(drop=True)
     preprocessor = Preprocessor.load(made.data.folder)
 
-    def auroc(frame: pd.DataFrame) -> float:
+    def auroc_of(frame: pd.DataFrame) -> float:
         records = RecordArrays.from_batch(preprocessor.transform(pa.Table.from_pandas(frame)).batch, ["text"])
-        batch = pack_records([records] * len(frame), range(len(frame)))
-        with torch.no_grad():
-            return roc_auc_score(frame["label"].astype(int), made.model(batch).softmax(-1)[:, 1])
+        return auroc(made, pack_records(records.take(np.arange(len(frame)))))
 
     orders = [np.random.default_rng([0, k]).permutation(len(raw)) for k in range(module.SHUFFLES)]
     for name in ("chat", "events"):
-        shuffled = [auroc(raw.assign(**{name: raw[name].to_numpy()[order]})) for order in orders]
+        shuffled = [auroc_of(raw.assign(**{name: raw[name].to_numpy()[order]})) for order in orders]
         found = next(entry for entry in made.explain().columns if entry.name == name)
-        assert found.drop == pytest.approx(auroc(raw) - np.mean(shuffled), abs=1e-3)  # a pair or two may tie
+        assert found.drop == pytest.approx(auroc_of(raw) - np.mean(shuffled), abs=1e-3)  # a pair or two may tie
 
 
 def test_the_importance_of_the_table_is_measured_with_imputed_values(by_price: Made) -> None:
     batch = by_price.val.pack(even_sample(by_price.val.column("label").to_numpy(), 1000, seed=0))
-    with torch.no_grad():
-        base = roc_auc_score(batch.labels, softmax(by_price.model(batch).numpy())[:, 1])
-        fitted = by_price.data.fitted
-        batch.tabular[:] = torch.tensor(
-            [*fitted.imputation.values(), *(fitted.risk_tables[column].values[-1, 0] for column in ["color"])]
-        )
-        without = roc_auc_score(batch.labels, softmax(by_price.model(batch).numpy())[:, 1])
+    base, fitted = auroc(by_price, batch), by_price.data.fitted
+    batch.tabular[:] = torch.tensor([*fitted.imputation.values(), fitted.risk_tables["color"].values[-1, 0]])
+    without = auroc(by_price, batch)
     found = next(entry for entry in by_price.explain().modalities if entry.name == "the table")
     assert found.drop == pytest.approx(base - without, abs=1e-3)  # a pair or two of 2,500 may be tied but for rounding
 

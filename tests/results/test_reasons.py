@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from container.results import reasons as module
+from container.results import shown_records as module
 
 
 @pytest.mark.slow

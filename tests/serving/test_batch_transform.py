@@ -1,6 +1,5 @@
 """A batch transform: files of lines, cut into payloads as SageMaker does, with invalid records, joins and filters."""
 
-import io
 import json
 import os
 import re
@@ -12,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.predictor import Predictor
-from container.serving.capacity import execution_parameters
+from container.serving.application import execution_parameters
 from container.serving.model import ServedModel
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
@@ -92,19 +91,6 @@ def test_each_invalid_csv_line_gets_an_error_cell_and_only_the_first_payload_has
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("content_type", [JSON, PARQUET])
-def test_an_invalid_record_of_a_list_or_table_gets_an_error_in_its_place(transform_server, content_type):
-    frame = pd.DataFrame({"chat": ["a", "b", "c"], "price": ["1", "dear", "3"], "quantity": 1, "color": "red"})
-    body = io.BytesIO()
-    frame.to_parquet(body)
-    body = frame.to_json(orient="records") if content_type == JSON else body.getvalue()
-    answer = transform_server.ask(body, content_type)
-    assert answer.status == 200
-    assert answer.json["predictions"][1] == {"error": "record 2, column 'price': 'dear' is not a number"}
-    assert [set(entry) for entry in answer.json["predictions"][::2]] == [{"predicted_label", "probabilities"}] * 2
-
-
-@pytest.mark.slow
 def test_a_request_of_invalid_records_only_is_answered(transform_server):
     for content_type, body in ((JSON_LINES, "{\n[]\n"), (CSV, '"\nx\n')):
         answer = transform_server.ask(body, content_type, accept="text/csv; header=present")
@@ -118,12 +104,6 @@ def test_a_request_of_invalid_records_only_is_answered(transform_server):
 def test_a_request_that_cannot_be_divided_into_records_is_refused(transform_server):
     for content_type, body in ((JSON, '[{"chat": "a"}, {'), (PARQUET, b"PAR1"), (CSV, "order_id,chat,price,color\n")):
         assert transform_server.ask(body, content_type).status == 400
-
-
-@pytest.mark.slow
-def test_a_request_may_have_more_than_ten_thousand_records(transform_server):
-    answer = transform_server.ask("\n".join(['{"chat": "a"}'] * 12_000), JSON_LINES, accept=JSON_LINES)
-    assert (answer.status, answer.body.count(b"\n")) == (200, 12_000)
 
 
 @pytest.mark.slow

@@ -15,8 +15,7 @@ from container.predict import predict
 from container.predictor import Predictor
 from container.serving.batching import BatchingQueue
 from container.serving.errors import RequestError
-from container.serving.explain_requests import asked_in_header, read_question
-from container.serving.requests import read_request
+from container.serving.requests import asked_in_header, read_question, read_request
 from contracts.serving import CSV, JSON, JSON_LINES, ServingSettings
 from testing.jobs import table
 from testing.serving import serving

@@ -11,8 +11,8 @@ import pytest
 from container.serving.errors import RequestError
 from container.serving.gunzip import Gunzipped
 from contracts.serving import CSV
-from testing.serving import serving
-from tests.serving.test_inference_script import FOUR, write
+from testing.serving import package, serving
+from tests.serving.test_inference_script import FOUR
 
 LIMIT = 1 << 20
 RANDOM = os.urandom(LIMIT)
@@ -123,5 +123,5 @@ def output_fn(prediction, accept, context):
     headers = context.get_all_request_header(0)
     return prediction + headers['Content-Length'] + str(headers.get('Content-Encoding'))
 """
-    with serving(write(tmp_path, script)) as server:
+    with serving(package(tmp_path, script)) as server:
         assert server.ask(gzip.compress(b"a,b"), CSV, content_encoding="gzip").body == b"a,b3None"

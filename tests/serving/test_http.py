@@ -1,6 +1,5 @@
 """A running server and requests that no client should send: a status and a reason for each, and never 500."""
 
-import io
 import json
 import os
 import select
@@ -10,27 +9,25 @@ import statistics
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from http import HTTPStatus
 from http.client import HTTPConnection, HTTPResponse
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from waitress import wasyncore
 
 from container.errors import DeadlineError
-from container.serving.application import Application
-from container.serving.capacity import execution_parameters
+from container.serving.application import Application, execution_parameters
 from container.serving.errors import RequestError
 from container.serving.server import _checked_port, _open, _poll
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
 from contracts.steps import BATCH_SCORE
-from pipeline.serving_settings import serving_settings
-from testing.jobs import table
+from pipeline.plan import serving_settings
+from testing.jobs import table, wait_for
 from testing.pipelines import configuration
 from testing.serving import Answer, ask, model_process, serving
 
@@ -181,37 +178,11 @@ def _answers(answer):
     return answer.body.count(b"\n") - answer.body.startswith(b"predicted_label")
 
 
-@pytest.mark.parametrize("content_type", [JSON, JSON_LINES])
-def test_a_record_that_lacks_keys_has_the_same_answer_alone_and_in_company(server, content_type):
-    def join(records):
-        return json.dumps(records) if content_type == JSON else "\n".join(map(json.dumps, records))
-
-    explicit = {**dict.fromkeys(RECORD), **SPARSE}
-    alone, both, given_null = (server.ask(join(r), content_type) for r in ([SPARSE], [RECORD, SPARSE], [explicit]))
-    assert [answer.status for answer in (alone, both, given_null)] == [200] * 3
-    assert both.probabilities[1] == pytest.approx(alone.probabilities[0], abs=1e-6)
-    assert given_null.probabilities[0] == pytest.approx(alone.probabilities[0], abs=1e-6)
-    for refused in ([{}], [RECORD, {}], [{"id": 1}, RECORD]):
-        answer = server.ask(join(refused), content_type)
-        assert answer.status == 400
-        assert f"record {1 + (refused[0] == RECORD)}: has no column" in answer.json["error"]["message"]
-
-
 def test_requests_that_are_computed_together_do_not_lend_each_other_columns(server):
     with ThreadPoolExecutor(2) as clients:
         answers = [clients.submit(server.ask, json.dumps(one)) for one in (RECORD, {"id": 1}) * 10]
         assert {answer.result().status for answer in answers[1::2]} <= {400, 503}
         assert {answer.result().status for answer in answers[::2]} <= {200, 503}
-
-
-@pytest.mark.parametrize("content_type", [CSV, PARQUET])
-def test_a_table_without_a_column_of_the_model_is_refused(server, content_type):
-    frame = table(3, seed=0).drop(columns="price")
-    sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pandas(frame), sink)
-    answer = server.ask(sink.getvalue() if content_type == PARQUET else frame.to_csv(index=False), content_type)
-    assert answer.status == 400
-    assert "column 'price' is missing" in answer.json["error"]["message"]
 
 
 def test_a_record_with_too_many_tokens_is_refused_with_its_number_and_the_limit(server):
@@ -303,11 +274,12 @@ def answered(connections):
     return select.select(connections, [], [], 0)[0]
 
 
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+@contextmanager
+def connections(port, number):
+    """Yield this number of connections to a server."""
+    with ExitStack() as stack:
+        open_one = partial(socket.create_connection, ("127.0.0.1", port), timeout=60)
+        yield [stack.enter_context(open_one()) for _ in range(number)]
 
 
 @contextmanager
@@ -323,18 +295,18 @@ def busy_server(requests, **settings):
 
     thread = threading.Thread(target=loop)
     thread.start()
-    try:
-        waiting = [socket.create_connection(("127.0.0.1", server.effective_port), timeout=60) for _ in requests]
-        for connection, request in zip(waiting, requests, strict=True):
-            connection.sendall(request)
-        wait_until(lambda: server.task_dispatcher.active_count + len(answered(waiting)) >= len(requests))
-        yield server, host, waiting
-    finally:
-        host.released.set()
-        stop.set()
-        thread.join()
-        server.task_dispatcher.shutdown()
-        wasyncore.close_all(sockets)
+    with connections(server.effective_port, len(requests)) as waiting:
+        try:
+            for connection, request in zip(waiting, requests, strict=True):
+                connection.sendall(request)
+            wait_for(lambda: server.task_dispatcher.active_count + len(answered(waiting)) >= len(requests))
+            yield server, host, waiting
+        finally:
+            host.released.set()
+            stop.set()
+            thread.join()
+            server.task_dispatcher.shutdown()
+            wasyncore.close_all(sockets)
 
 
 def median_ping(port):
@@ -366,7 +338,7 @@ def test_eight_full_payloads_of_a_batch_transform_are_answered_at_once(input_fil
     size = (12 if input_filter else 6) << 10  # of 1 KiB, instead of 1 MiB
     payload = post(JSON_TYPE, b"Content-Length: %d" % size, body=b" " * size)
     with busy_server([payload] * 8, **settings) as (_, host, waiting):
-        wait_until(lambda: len(host.accepted) + len(answered(waiting)) == 8)
+        wait_for(lambda: len(host.accepted) + len(answered(waiting)) == 8)
         assert answered(waiting) == []
         host.released.set()
         assert [connection.recv(12) for connection in waiting] == [b"HTTP/1.1 200"] * 8
@@ -376,18 +348,18 @@ def test_ping_is_answered_while_the_models_process_does_not_run_and_200_requests
     with serving(trained_job.root) as server:
         model = model_process(server.process.pid)
         os.kill(model, signal.SIGSTOP)
-        waiting = [socket.create_connection(("127.0.0.1", server.port), timeout=60) for _ in range(200)]
-        for connection in waiting:
-            connection.sendall(post(JSON_TYPE, LENGTH, body=BODY))
-        assert median_ping(server.port) < PING_SECONDS
-        assert answered(waiting) == []
-        os.kill(model, signal.SIGCONT)
-        assert all(connection.recv(100).startswith(b"HTTP/1.1 200 OK") for connection in waiting)
+        with connections(server.port, 200) as waiting:
+            for connection in waiting:
+                connection.sendall(post(JSON_TYPE, LENGTH, body=BODY))
+            assert median_ping(server.port) < PING_SECONDS
+            assert answered(waiting) == []
+            os.kill(model, signal.SIGCONT)
+            assert all(connection.recv(100).startswith(b"HTTP/1.1 200 OK") for connection in waiting)
 
 
 def test_a_request_that_arrives_byte_by_byte_is_refused_and_others_are_answered(trained_job):
-    with serving(trained_job.root, SERVING_TIMEOUT_SECONDS="3", SERVING_CONCURRENCY="1") as server:
-        slow = [socket.create_connection(("127.0.0.1", server.port), timeout=30) for _ in range(8)]
+    impatient = {"SERVING_TIMEOUT_SECONDS": "3", "SERVING_CONCURRENCY": "1"}
+    with serving(trained_job.root, **impatient) as server, connections(server.port, 8) as slow:
         stop = threading.Event()
 
         def drip():

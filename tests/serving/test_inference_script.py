@@ -1,16 +1,10 @@
 """A package's own inference.py gets what SageMaker's inference toolkit passes, in the server and in its processes."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from contracts.inference_script import Context, check_source
 from contracts.serving import CSV, JSON
-from testing.jobs import REPOSITORY
-from testing.serving import serving
+from testing.serving import package, refused_start, serving
 
 MODEL = "def model_fn(model_dir): return model_dir\n"
 FOUR = f"""{MODEL}
@@ -19,14 +13,6 @@ def predict_fn(data, model): return data
 def output_fn(prediction, accept): return prediction
 """
 CUSTOM = "X-Amzn-SageMaker-Custom-Attributes"
-
-
-def write(root: Path, script: str | bytes) -> Path:
-    """Write a package with its own inference.py to root/model; return root."""
-    file = root / "model" / "code" / "inference.py"
-    file.parent.mkdir(parents=True)
-    file.write_bytes(script.encode() if isinstance(script, str) else script)
-    return root
 
 
 # With a server
@@ -43,7 +29,7 @@ def output_fn(prediction, accept, context):
     context.set_response_status(code=418, phrase='short')
     return '|'.join((*prediction, properties['Content-Type'], properties.get('{CUSTOM.lower()}'))), 'text/plain'
 """
-    with serving(write(tmp_path, script)) as server:
+    with serving(package(tmp_path, script)) as server:
         answer = server.ask("{}", **{CUSTOM: "trace=7"})
         assert server.ask("{}").status == 500  # None cannot be joined
     assert answer.body.decode().split("|") == [str(tmp_path / "model"), "trace=7", "trace=7", JSON, "trace=7"]
@@ -54,7 +40,7 @@ def output_fn(prediction, accept, context):
 @pytest.mark.parametrize("last", ["", ", context"])
 def test_transform_fn_replaces_the_other_three(tmp_path, last):
     function = f"def transform_fn(model, data, content_type, accept{last}): "
-    with serving(write(tmp_path, f"{MODEL}{function}return f'{{data!r}} {{accept}}'")) as server:
+    with serving(package(tmp_path, f"{MODEL}{function}return f'{{data!r}} {{accept}}'")) as server:
         answers = [server.ask("é", kind, accept="text/x") for kind in (JSON, CSV, "application/octet-stream")]
         assert server.ask(b"\xff", CSV).status == 400
     assert [answer.body.decode() for answer in answers] == ["'é' text/x", "'é' text/x", r"b'\xc3\xa9' text/x"]
@@ -68,7 +54,7 @@ def model_warmup_fn(model_dir, model): calls.append(model == model_dir)
 {FOUR}
 def output_fn(prediction, accept): return str(calls)
 """
-    with serving(write(tmp_path, script)) as server:
+    with serving(package(tmp_path, script)) as server:
         assert server.ask("").body == b"['before', True]"
 
 
@@ -77,7 +63,7 @@ def test_a_script_finds_the_model_and_the_default_accept_in_the_environment_of_t
     script = f"import os\nfolder = os.environ['SM_MODEL_DIR']\n{FOUR}\n" + (
         "def output_fn(prediction, accept): return f'{folder} {accept}'"
     )
-    with serving(write(tmp_path, script), SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT="text/x") as server:
+    with serving(package(tmp_path, script), SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT="text/x") as server:
         answers = [server.ask("", **given).body.decode() for given in ({}, {"accept": "*/*"}, {"accept": "text/y"})]
     folder = tmp_path / "model"
     assert answers == [f"{folder} text/x", f"{folder} text/x", f"{folder} text/y"]
@@ -93,23 +79,13 @@ def test_a_script_finds_the_model_and_the_default_accept_in_the_environment_of_t
     ],
 )
 def test_a_server_whose_script_cannot_be_called_ends_with_1_and_says_why(tmp_path, script, cause):
-    command = [sys.executable, "-m", "container", "serve", "--root", str(write(tmp_path, script)), "--port", "0"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 1
-    assert f"{tmp_path}/model/code/inference.py: {cause}" in done.stdout
+    assert f"{tmp_path}/model/code/inference.py: {cause}" in refused_start(package(tmp_path, script))
 
 
 @pytest.mark.slow
 def test_a_default_accept_that_is_no_format_of_the_model_ends_the_server_with_1_and_its_name(trained_job):
-    command = [sys.executable, "-m", "container", "serve", "--root", str(trained_job.root), "--port", "0"]
-    variables = {**os.environ, "SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT": "text/x"}
-    done = subprocess.run(
-        command, cwd=REPOSITORY, env=variables, capture_output=True, text=True, timeout=60, check=False
-    )
-    assert done.returncode == 1
-    assert (
-        "environment variable SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT: 'text/x' is no format of a response" in done.stdout
-    )
+    log = refused_start(trained_job.root, SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT="text/x")
+    assert "environment variable SAGEMAKER_DEFAULT_INVOCATIONS_ACCEPT: 'text/x' is no format of a response" in log
 
 
 @pytest.mark.slow

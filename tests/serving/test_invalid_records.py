@@ -25,6 +25,7 @@ from container.text.tokenization import TextProcessor
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
 from testing.table_jobs import fit, table
+from tests.serving.test_predictor import Tokens
 
 MAX_TOKENS = 40
 LIMITS = ServingSettings(serving_invalid_records="report", serving_max_tokens=MAX_TOKENS)
@@ -73,13 +74,6 @@ BROKEN_JSON = {
     '{"x": 1, "x": 2}': "line {n} is not JSON: the key 'x' occurs more than once",
     '{"x": 1}\r{"x": 2}': "line {n} is not JSON: Extra data: line 1 column 10 (char 9)",
 }
-
-
-class Tokens:
-    """A backend that returns the number of tokens and the first number of each record."""
-
-    def probabilities(self, records, indices):
-        return np.array([[part.padded_tokens(i), part.tabular[i][0]] for part, i in zip(records, indices)])
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,6 @@ import resource
 import select
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections import Counter
@@ -21,9 +20,9 @@ from container.serving.model_process import ModelProcess
 from container.serving.server import _open
 from contracts.errors import ContractError
 from contracts.serving import ServingSettings
-from testing.jobs import REPOSITORY
-from testing.serving import ask, serving
-from tests.serving.test_model_process import ECHO, descriptors, package, wait_until
+from testing.jobs import run_python, wait_for
+from testing.serving import ask, package, refused_start, serving
+from tests.serving.test_model_process import ECHO, descriptors
 
 pytestmark = pytest.mark.slow
 
@@ -44,19 +43,9 @@ def processor_seconds(process):
 
 
 def test_a_concurrency_that_needs_more_descriptors_than_the_limit_is_an_error_that_names_both(tmp_path):
-    command = [sys.executable, "-m", "container", "serve", "--root", str(package(tmp_path, ECHO)), "--port", "0"]
-    done = subprocess.run(
-        [*limited("-n", 200), *command],
-        cwd=REPOSITORY,
-        env={**os.environ, "SERVING_CONCURRENCY": "39"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert done.returncode == 1
-    assert "SERVING_CONCURRENCY is 39: it needs 204 descriptors; the limit is 200" in done.stdout
-    assert "`ulimit -n 204`, `docker run --ulimit nofile=204`" in done.stdout
+    log = refused_start(package(tmp_path, ECHO), wrapper=limited("-n", 200), SERVING_CONCURRENCY="39")
+    assert "SERVING_CONCURRENCY is 39: it needs 204 descriptors; the limit is 200" in log
+    assert "`ulimit -n 204`, `docker run --ulimit nofile=204`" in log
 
 
 @pytest.mark.parametrize("bytes_of_a_body", [10, 100_000])
@@ -98,7 +87,7 @@ def test_a_server_that_cannot_accept_a_connection_logs_it_once_waits_and_accepts
         limits = resource.prlimit(process, resource.RLIMIT_NOFILE)
         resource.prlimit(process, resource.RLIMIT_NOFILE, (descriptors(process), limits[1]))
         answer = clients.submit(server.ask, "hi")
-        wait_until(lambda: "no connection can be accepted: [Errno 24]" in server.log.read_text())
+        wait_for(lambda: "no connection can be accepted: [Errno 24]" in server.log.read_text())
         before = processor_seconds(process)
         time.sleep(1)
         assert processor_seconds(process) - before < 0.5
@@ -150,10 +139,7 @@ print([part.table().to_pydict() for part in read_request(b"a,b\nx,1\n", "text/cs
 
 
 def test_csv_is_read_where_no_thread_can_be_started():
-    done = subprocess.run(
-        [sys.executable, "-c", ONE_PROCESS], cwd=REPOSITORY, capture_output=True, text=True, check=True
-    )
-    assert done.stdout == "[{'a': ['x']}]\n"
+    assert run_python(ONE_PROCESS).stdout == "[{'a': ['x']}]\n"
 
 
 def test_a_model_process_that_cannot_be_started_is_an_error_that_names_the_limit(tmp_path, monkeypatch):
@@ -208,7 +194,7 @@ def test_clients_that_read_no_response_block_no_health_check(tmp_path):
             client = clients.enter_context(socket.create_connection(("127.0.0.1", server.port)))
             request = b"POST /invocations HTTP/1.1\r\nContent-Length: 8\r\n\r\n%d" % size
             client.sendall(request + b"GET /ping HTTP/1.1\r\n\r\n" * 5000)
-            wait_until(lambda: select.select([client], [], [], 0)[0])  # noqa: B023
+            wait_for(lambda: select.select([client], [], [], 0)[0])  # noqa: B023
             assert server.ask(method="GET", path="/ping").status == 200
         clients.close()
         assert server.ask("1").status == 200

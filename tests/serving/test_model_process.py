@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from testing.jobs import REPOSITORY
-from testing.serving import model_process, serving
+from testing.jobs import REPOSITORY, wait_for
+from testing.serving import model_process, package, refused_start, serving
 
 pytestmark = pytest.mark.slow
 ECHO = """
@@ -33,27 +33,13 @@ def fork():
 """
 
 
-def package(root, script):
-    """Write a package with its own inference.py to root/model; return root."""
-    (root / "model" / "code").mkdir(parents=True)
-    (root / "model" / "code" / "inference.py").write_text(script)
-    return root
-
-
 def start_loading(root):
     """Start a server, whose model does not load for two minutes; return it and the id of the model's process."""
     package(root, f"{ECHO}\nopen(r'{root}/loading', 'w').close()\ntime.sleep(120)")
     command = [sys.executable, "-m", "container", "serve", "--root", str(root), "--port", "0"]
     process = subprocess.Popen(command, cwd=REPOSITORY, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wait_until((root / "loading").exists)
+    wait_for((root / "loading").exists)
     return process, model_process(process.pid)
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 def runs(process):
@@ -74,14 +60,14 @@ def test_a_stop_while_the_model_loads_ends_both_processes_with_0_and_no_message(
     server.send_signal(number)
     assert server.communicate(timeout=30)[0] == ""
     assert server.returncode == 0
-    wait_until(lambda: not runs(model))
+    wait_for(lambda: not runs(model))
 
 
 def test_the_models_process_ends_with_a_server_that_is_killed_while_the_model_loads(tmp_path):
     server, model = start_loading(tmp_path)
     server.kill()
     server.wait(timeout=30)
-    wait_until(lambda: not runs(model))
+    wait_for(lambda: not runs(model))
 
 
 @pytest.mark.parametrize(
@@ -93,12 +79,9 @@ def test_the_models_process_ends_with_a_server_that_is_killed_while_the_model_lo
      (f"{FORK}\nfork()\nos._exit(3)", "the model's process ended with exit code 3")],
 )  # fmt: skip
 def test_a_server_whose_model_cannot_be_loaded_ends_with_1_and_says_why_once(tmp_path, script, line):
-    root = package(tmp_path, f"{ECHO}\n{script}")
-    command = [sys.executable, "-m", "container", "serve", "--root", str(root), "--port", "0"]
-    done = subprocess.run(command, cwd=REPOSITORY, capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 1
-    assert done.stdout.splitlines()[-1].endswith(line)
-    assert done.stdout.count(line) == 1
+    log = refused_start(package(tmp_path, f"{ECHO}\n{script}"))
+    assert log.splitlines()[-1].endswith(line)
+    assert log.count(line) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -119,7 +102,7 @@ def test_a_stop_ends_the_processes_that_an_inference_py_started(tmp_path):
         started = int(server.ask("hi").body)
         assert runs(started)
         assert server.stop() == 0
-        wait_until(lambda: not runs(started))
+        wait_for(lambda: not runs(started))
 
 
 def test_a_request_whose_model_process_ends_gets_503_at_once_also_if_a_process_has_copies_of_its_descriptors(tmp_path):
@@ -192,7 +175,7 @@ def test_requests_get_503_in_time_and_leave_no_descriptors_while_the_models_proc
         assert Counter(answer.status for answer in answers) == {503: 400}
         os.kill(model_process(server.process.pid), signal.SIGCONT)
         assert server.ask("hi").status == 200
-        wait_until(lambda: descriptors(server.process.pid) < 40)
+        wait_for(lambda: descriptors(server.process.pid) < 40)
 
 
 def test_a_server_whose_model_hangs_writes_where_it_hangs_and_ends_with_1(tmp_path):
@@ -231,7 +214,7 @@ def test_requests_leave_no_descriptors_behind(tmp_path):
             connection.close()
         assert server.ask("hi").status == 200
         # Clients that did not wait for their answers had requests in progress at the same time.
-        wait_until(lambda: all(descriptors(p) < count + 40 for p, count in zip(both, before)))
+        wait_for(lambda: all(descriptors(p) < count + 40 for p, count in zip(both, before)))
 
 
 def test_a_server_uses_all_descriptors_that_it_may_have(tmp_path):

@@ -233,22 +233,12 @@ def test_the_requirements_are_what_is_installed_here(package, tmp_path):
 
 
 @pytest.mark.slow
-def test_the_model_as_an_archive_gives_the_same_package(package, trained_job, tmp_path):
-    archive = tmp_path / "elsewhere" / ARCHIVED_MODEL
-    archive.parent.mkdir()
-    with tarfile.open(archive, "w:gz") as tar:  # as the service packs it: with times, owners and folders
-        tar.add(trained_job.model, arcname=".")
-    root = give(tmp_path / "root", PACKAGE, model_input=archive)
-    assert packed(root).read_bytes() == package.read_bytes()
-
-
-@pytest.mark.slow
 @pytest.mark.parametrize("archived", [False, True])
-def test_foreign_files_in_the_model_are_not_packed(package, trained_job, tmp_path, archived):
+def test_a_folder_or_archive_of_the_model_is_packed_without_foreign_files(package, trained_job, tmp_path, archived):
     given = shutil.copytree(trained_job.model, tmp_path / "model")
     add_foreign_files(given)
     if archived:
-        with tarfile.open(tmp_path / ARCHIVED_MODEL, "w:gz") as tar:
+        with tarfile.open(tmp_path / ARCHIVED_MODEL, "w:gz") as tar:  # as the service packs it: with times and folders
             tar.add(given, arcname=".")
         given = tmp_path / ARCHIVED_MODEL
     assert packed(give(tmp_path / "root", PACKAGE, model_input=given)).read_bytes() == package.read_bytes()
@@ -316,10 +306,6 @@ def damaged(name):
 
 
 BAD_MODELS = {
-    "no folder": (shutil.rmtree, "model_input is missing"),
-    "an empty folder": (lambda model: [shutil.rmtree(model), model.mkdir()], "model_input is missing"),
-    "no graph": (without("model.onnx"), "model_input has no file that is named"),
-    "an empty graph": (lambda model: (model / "model.onnx").write_bytes(b""), "model_input is empty"),
     "a damaged graph": (damaged("model.onnx"), "model.onnx: cannot be loaded"),
     "no preprocessing": (without("preprocessing.json"), "has no preprocessing.json"),
     "a damaged preprocessing": (damaged("preprocessing.json"), "preprocessing.json"),
@@ -343,7 +329,6 @@ def test_a_model_that_cannot_be_served_is_named_in_the_message(trained_job, tmp_
 @pytest.mark.parametrize(
     ("content", "named"),
     [(b"no archive", "model.tar.gz: is not a complete tar.gz"),
-     (archive_of((member("../model.onnx"), b"x")), "'../model.onnx'"),
      (archive_of((member("model.pth"), b"x")), "model.tar.gz: has no model.onnx; it contains model.pth")],
 )  # fmt: skip
 def test_an_archive_that_holds_no_model_is_named_in_the_message(tmp_path, content, named):
@@ -353,19 +338,21 @@ def test_an_archive_that_holds_no_model_is_named_in_the_message(tmp_path, conten
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("scripts", "named"),
-    [({"inference.py": "def model_fn(:"}, "inference.py: "),
+    ("files", "named"),
+    [({"calibration.json": '{"scores": [1, 0], "probabilities": [0, 1]}'},
+      "calibration.json: scores are not ascending: 0.0 follows 1.0"),
+     ({"inference.py": "def model_fn(:"}, "inference.py: "),
      ({"inference.py": "def model_fn(model_dir): ..."}, "inference.py: has no input_fn, predict_fn, output_fn"),
      ({"inference.py": "\ndef model_fn(): ..."}, "inference.py: line 2: model_fn has 0 parameters"),
      ({"inference.py": "def transform_fn(a, b, c, d): ..."}, "inference.py: has no model_fn"),
      ({"rules.py": b"# coding: nonsense"}, "rules.py: unknown encoding: nonsense"),
      ({"container.py": ""}, "container.py conflicts with"),
-      ({"contracts/x.py": "x = 1"}, "contracts/x.py conflicts with"),
-     ({"notes.txt": "x"}, "inference_scripts_input has no file that is named *.py")],
+      ({"contracts/x.py": "x = 1"}, "contracts/x.py conflicts with")],
 )  # fmt: skip
-def test_a_script_that_would_not_work_is_named_in_the_message(trained_job, tmp_path, scripts, named):
-    scripts = {name: text or "x = 1" for name, text in scripts.items()}
-    root = give(tmp_path, PACKAGE, model_input=trained_job.model, inference_scripts_input=scripts)
+def test_a_script_or_calibration_that_would_not_work_is_named_in_the_message(trained_job, tmp_path, files, named):
+    name = "calibration_model" if "calibration.json" in files else "inference_scripts_input"
+    given = {name: {file: text or "x = 1" for file, text in files.items()}}
+    root = give(tmp_path, PACKAGE, model_input=trained_job.model, **given)
     assert named in failure_of(root, "package")
 
 
@@ -385,16 +372,3 @@ def function():
 """
     found = bound_names(ast.parse(script))
     assert found == {"model_fn", "input_fn", "predict_fn", "output_fn", "x", "y", "function"}
-
-
-@pytest.mark.slow
-def test_a_calibration_that_is_refused_is_named_in_the_message(trained_job, tmp_path):
-    wrong = {"calibration.json": '{"scores": [1, 0], "probabilities": [0, 1]}'}
-    root = give(tmp_path, PACKAGE, model_input=trained_job.model, calibration_model=wrong)
-    assert "calibration.json: scores are not ascending: 0.0 follows 1.0" in failure_of(root, "package")
-
-
-@pytest.mark.slow
-def test_a_setting_that_is_refused_is_named_in_the_message(trained_job, tmp_path):
-    root = give(tmp_path, PACKAGE, model_input=trained_job.model)
-    assert "INCLUDE_WEIGHTS: 'perhaps'" in failure_of(root, "package", INCLUDE_WEIGHTS="perhaps")

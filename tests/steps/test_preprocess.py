@@ -265,12 +265,6 @@ def test_labels_are_rewritten_by_the_map(tmp_path: Path) -> None:
     assert set(profile(tmp_path)["splits"]["train"]["labels"]) == {"0", "1"}
 
 
-def test_a_label_outside_of_the_map_is_shown_as_the_map_would_name_it(tmp_path: Path) -> None:
-    lay_out(tmp_path, orders(60).assign(label=pd.Timestamp("2024-01-01T03:00")), suffix=".parquet")
-    preprocess(tmp_path, expect=1, LABEL_MAP={"2024-01-01": 1, "2024-01-02": 0})
-    assert "'2024-01-01 03:00:00' is not in LABEL_MAP" in message(tmp_path)
-
-
 @pytest.mark.parametrize(("given", "rows"), [("keep", 100), ("drop", 90)])
 def test_rows_without_a_label_are_kept_or_left_out_on_request(tmp_path: Path, given: str, rows: int) -> None:
     frame = orders(100)
@@ -282,21 +276,19 @@ def test_rows_without_a_label_are_kept_or_left_out_on_request(tmp_path: Path, gi
     assert profile(tmp_path)["dropped_unlabelled"] == 100 - rows
 
 
-def test_a_training_row_without_a_label_is_named(tmp_path: Path) -> None:
-    frame = orders(100)
-    frame["label"] = frame["label"].astype(object)
-    frame.loc[50, "label"] = None
+@pytest.mark.parametrize(
+    ("column", "value", "named"),
+    [
+        ("label", None, "part-00002.csv: row 1, column 'label': the label is missing"),
+        ("order_id", "", "part-00002.csv: row 1, column 'order_id': has no id"),
+    ],
+)
+def test_a_training_row_without_a_label_or_an_id_is_named(tmp_path: Path, column: str, value: Any, named: str) -> None:
+    frame = orders(100).astype({"label": object})
+    frame.loc[50, column] = value
     lay_out(tmp_path, frame, files=4)
     preprocess(tmp_path, expect=1)
-    assert message(tmp_path).endswith("part-00002.csv: row 1, column 'label': the label is missing")
-
-
-def test_a_row_without_an_id_is_named(tmp_path: Path) -> None:
-    frame = orders(30)
-    frame.loc[20, "order_id"] = ""
-    lay_out(tmp_path, frame, files=1)
-    preprocess(tmp_path, expect=1)
-    assert message(tmp_path).endswith("part-00000.csv: row 21, column 'order_id': has no id")
+    assert message(tmp_path).endswith(named)
 
 
 @pytest.mark.parametrize(
@@ -319,12 +311,6 @@ def test_settings_that_do_not_fit_the_table_are_named(tmp_path: Path, settings: 
     assert cause in message(tmp_path)
 
 
-def test_a_table_of_headers_alone_is_refused(tmp_path: Path) -> None:
-    lay_out(tmp_path, orders(0))
-    preprocess(tmp_path, expect=1)
-    assert message(tmp_path).endswith("has no rows")
-
-
 def test_the_signature_of_the_loading_step_is_taken(tmp_path: Path) -> None:
     frame = orders(100)
     frame.to_csv(input_folder(tmp_path, "preprocess", "DATA") / "part-0.csv", index=False, header=False)
@@ -341,10 +327,23 @@ def test_a_column_of_lists_is_left_out(tmp_path: Path, suffix: str) -> None:
     assert {tuple(part.columns) for part in splits(tmp_path).values()} == {tuple(orders(1).columns)}
 
 
-def test_a_group_of_lists_is_refused(tmp_path: Path) -> None:
-    lay_out(tmp_path, orders(60).assign(tags=[["a"]] * 60), suffix=".parquet")
-    preprocess(tmp_path, expect=1, GROUP_FIELD="tags")
-    assert "column 'tags' is of type list<" in message(tmp_path)
+@pytest.mark.parametrize(
+    ("frame", "settings", "cause"),
+    [
+        (orders(0), {}, "has no rows"),
+        (orders(60).assign(tags=[["a"]] * 60), {"GROUP_FIELD": "tags"}, "column 'tags' is of type list<"),
+        (
+            orders(60).assign(label=pd.Timestamp("2024-01-01T03:00")),
+            {"LABEL_MAP": {"2024-01-01": 1, "2024-01-02": 0}},  # as the map would name it
+            "'2024-01-01 03:00:00' is not one of the labels",
+        ),
+    ],
+    ids=["headers alone", "a group of lists", "a label outside of the map"],
+)
+def test_a_table_that_cannot_be_split_is_refused(tmp_path: Path, frame: Any, settings: Any, cause: str) -> None:
+    lay_out(tmp_path, frame, suffix=".csv" if frame.empty else ".parquet")
+    preprocess(tmp_path, expect=1, **settings)
+    assert cause in message(tmp_path)
 
 
 def hosts(root: Path, current: str, names: list[str], *, distribution: str) -> None:
@@ -429,12 +428,20 @@ def test_the_profile_counts_and_describes(tmp_path: Path) -> None:
     assert "404 rows with 6 columns, from 3 file(s)." in text
 
 
+def profile_of(*parts: pa.Table, id_column: str | None) -> DataProfile:
+    """The profile of a table in parts, of one split and one label; the ids decide which rows are sampled."""
+    found = DataProfile(parts[0].column_names, splits=["all"], id_column=id_column)
+    for part in parts:
+        zeros = np.zeros(part.num_rows, np.int64)
+        hashes = zeros.astype(np.uint64) if id_column is None else key_hashes(part[id_column], seed=0)
+        found.add(part, hashes=hashes, splits=zeros, labels=zeros)
+    return found
+
+
 @pytest.mark.parametrize(("number", "missing"), [("1.5", 6), ("about one", 1)])
 def test_a_name_for_a_missing_number_is_missing_in_a_column_of_numbers_only(number: str, missing: int) -> None:
     cells = pa.table({"x": ["NA", "n/a", " null", "None", "NaN", " ", number, "2"]})
-    found = DataProfile(["x"], splits=["all"], id_column=None)
-    zeros = np.zeros(8, np.int64)
-    found.add(cells, hashes=zeros.astype(np.uint64), splits=zeros, labels=zeros)
+    found = profile_of(cells, id_column=None)
     assert found.to_json(["0"], about={})["columns"]["x"]["missing"] == missing
 
 
@@ -452,10 +459,7 @@ def test_the_profile_counts_the_ids_of_several_splits(tmp_path: Path, rule: dict
 
 @pytest.mark.parametrize(
     ("time", "shown"),
-    [
-        ("9999-12-31T23:59:59-05:00", "10000-01-01T04:59:59Z"),
-        ("0000-01-01T00:00:00Z", "0000-01-01T00:00:00Z"),
-    ],
+    [("9999-12-31T23:59:59-05:00", "10000-01-01T04:59:59Z"), ("0000-01-01T00:00:00Z", "0000-01-01T00:00:00Z")],
 )
 def test_a_time_beyond_the_years_of_python_is_described(time: str, shown: str) -> None:
     assert describe(pa.chunked_array([["2025-01-01T00:00:00Z", time]]), "t")["kind"] == "time"
@@ -464,10 +468,7 @@ def test_a_time_beyond_the_years_of_python_is_described(time: str, shown: str) -
 
 def test_the_text_of_the_profile_has_one_line_per_fact_whatever_the_cells_contain() -> None:
     cells = pa.array(["a\nb", "c\x1b[2J", "d\r\u2028e"])
-    found = DataProfile(["id", "c\nd"], splits=["all"], id_column="id")
-    table = pa.table({"id": pa.array(["x\ny"] * 3), "c\nd": cells})
-    zeros = np.zeros(3, np.int64)
-    found.add(table, hashes=zeros.astype(np.uint64), splits=zeros, labels=zeros)
+    found = profile_of(pa.table({"id": pa.array(["x\ny"] * 3), "c\nd": cells}), id_column="id")
     text = profile_text(found.to_json(["no\tyes"], about={"files": 1, "split_by": "hash"}))
     for escaped in (r"a\nb 33%", r"c\x1b[2J 33%", r"d\r\u2028e 33%", r"c\nd ", r"no\tyes: 3", r"e.g. x\ny;"):
         assert escaped in text
@@ -482,13 +483,8 @@ def test_the_sample_of_the_profile_does_not_depend_on_the_files(tmp_path: Path, 
     table = pa.Table.from_pandas(orders(3000), preserve_index=False)
     sampled = []
     for pieces in ([0, 3000], [0, 17, 1000, 2999, 3000]):
-        found = data_profile.DataProfile(table.column_names, splits=["all"], id_column="order_id")
-        for start, end in pairwise(pieces):
-            part = table.slice(start, end - start)
-            hashes = key_hashes(part["order_id"], seed=0)
-            zeros = np.zeros(part.num_rows, np.int64)
-            found.add(part, hashes=hashes, splits=zeros, labels=zeros)
-        sampled.append(found.to_json(["0"], about={}))
+        parts = (table.slice(start, end - start) for start, end in pairwise(pieces))
+        sampled.append(profile_of(*parts, id_column="order_id").to_json(["0"], about={}))
     assert sampled[0] == sampled[1]
     assert 20 < sampled[0]["sampled_rows"] <= 100
 

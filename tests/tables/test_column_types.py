@@ -2,7 +2,6 @@
 
 import datetime as dt
 import io
-from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from uuid import UUID
@@ -133,9 +132,7 @@ def meaning(column: pa.ChunkedArray) -> tuple[str, str, float | None]:
 
 @pytest.mark.parametrize("read", [of_file, of_request, of_caller])
 @pytest.mark.parametrize(("column", "expected"), ACCEPTED, ids=name)
-def test_a_type_means_the_same_in_training_and_serving(
-    tmp_path: Path, read: Callable[[pa.Array, Path], pa.ChunkedArray], column: pa.Array, expected: tuple[object, ...]
-) -> None:
+def test_a_type_means_the_same_in_training_and_serving(tmp_path, read, column, expected):
     assert meaning(read(column, tmp_path)) == expected
 
 
@@ -164,9 +161,7 @@ def test_a_type_that_parquet_lacks_is_refused_with_its_column(column: pa.Array) 
 
 
 @pytest.mark.parametrize("read", [of_request, of_caller])
-def test_text_that_is_not_utf_8_is_refused_with_its_record_and_column(
-    tmp_path: Path, read: Callable[[pa.Array, Path], pa.ChunkedArray]
-) -> None:
+def test_text_that_is_not_utf_8_is_refused_with_its_record_and_column(tmp_path, read):
     text = pa.array([b"a", b"\xff"]).view(pa.string())
     with pytest.raises((ContractError, RequestError), match="record 2: column 'c' has an invalid value: .*UTF8"):
         read(text, tmp_path)

@@ -94,9 +94,7 @@ def test_records_and_cells_of_a_valid_text_are_those_of_pythons_csv_module(text_
 
 
 @given(valid_csv(), st.data())
-def test_a_quote_too_many_or_too_few_never_changes_the_number_of_records(
-    text_and_columns: tuple[str, int], data: st.DataObject
-) -> None:
+def test_a_quote_too_many_or_too_few_never_changes_the_number_of_records(text_and_columns, data):
     text, columns = text_and_columns
     at = data.draw(st.integers(0, len(text)))
     changed = text[:at] + (text[at + 1 :] if text[at : at + 1] == '"' and data.draw(st.booleans()) else f'"{text[at:]}')
@@ -119,10 +117,7 @@ def test_a_quote_that_is_never_closed_is_named_with_its_row(tmp_path: Path, name
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        (
-            'id,text\n1,a\n2,"b\n3,c\n4,"d\n',
-            f"row 2, column 'text': {FOLLOWED} 'd'",
-        ),
+        ('id,text\n1,a\n2,"b\n3,c\n4,"d\n', f"row 2, column 'text': {FOLLOWED} 'd'"),
         ('id,text\n1,a\n"2,b\n3,c\n', f"row 2, column 'id': {BEGINS} that is never closed"),
         ('id,text\n1,"a"b\n', f"row 1, column 'text': {FOLLOWED} 'b'"),
         ('id,text\n1,"a\\"é"\n', f"row 1, column 'text': {FOLLOWED} 'é'"),
@@ -255,9 +250,7 @@ def test_rows_of_part_files_without_a_header_count_from_the_first_line(tmp_path:
         ("\ufeff", CSV, "the request is empty"),
     ],
 )
-def test_a_csv_request_that_is_damaged_is_refused_with_its_place(
-    body: str | bytes, content_type: str, place: str
-) -> None:
+def test_a_csv_request_that_is_damaged_is_refused_with_its_place(body, content_type, place):
     with pytest.raises(RequestError, match=place) as caught:
         read_records(body, content_type, ["id", "text"])
     assert caught.value.status == 400

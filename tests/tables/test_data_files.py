@@ -4,15 +4,13 @@ import gzip
 import logging
 import os
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from container.tables.data_files import data_files, find_data_files
 from contracts.errors import ContractError
-from testing.jobs import REPOSITORY
+from testing.jobs import run_python
 
 
 @pytest.fixture
@@ -35,9 +33,7 @@ def test_links_to_files_and_folders_are_followed(channel: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("name", "content"), [("b.csv", b""), ("b.csv.gz", gzip.compress(b"", mtime=0)), ("b.parquet", b"")]
 )
-def test_an_empty_file_beside_others_is_ignored_and_named(
-    channel: Path, name: str, content: bytes, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_empty_file_beside_others_is_ignored_and_named(channel, name, content, caplog):
     caplog.set_level(logging.INFO)
     (channel / name).write_bytes(content)
     assert find_data_files(channel) == [channel / "a.csv"]
@@ -76,24 +72,21 @@ def test_two_folders_that_link_to_each_other_are_an_error(tmp_path: Path) -> Non
         data_files(tmp_path / "a")
 
 
-def test_a_pipe_is_an_error_and_never_opened(channel: Path) -> None:
-    os.mkfifo(channel / "b.csv")
-    with pytest.raises(ContractError, match=r"b\.csv: is a named pipe, not a file"):
-        data_files(channel)
-    with pytest.raises(ContractError, match=r"b\.csv: is a named pipe, not a file"):
-        find_data_files(channel, "b.csv")
+def bind_socket(name: str) -> None:
+    socket.socket(socket.AF_UNIX).bind(name)
 
 
-def test_a_socket_and_a_device_are_errors(channel: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.filterwarnings("ignore:unclosed:ResourceWarning")
+@pytest.mark.parametrize(
+    ("make", "kind"),
+    [(os.mkfifo, "a named pipe"), (bind_socket, "a socket"), (lambda name: os.symlink("/dev/zero", name), "a device") ],
+)  # fmt: skip
+def test_a_pipe_a_socket_and_a_device_are_errors_and_never_opened(channel, monkeypatch, make, kind):
     monkeypatch.chdir(channel)  # the name of a socket is short
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind("b.csv")
-        with pytest.raises(ContractError, match=r"b\.csv: is a socket, not a file"):
-            data_files(channel)
-    (channel / "b.csv").unlink()
-    (channel / "b.csv").symlink_to("/dev/zero")
-    with pytest.raises(ContractError, match=r"b\.csv: is a device, not a file"):
-        data_files(channel)
+    make("b.csv")
+    for find in (data_files, lambda folder: find_data_files(folder, "b.csv")):
+        with pytest.raises(ContractError, match=rf"b\.csv: is {kind}, not a file"):
+            find(channel)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
@@ -107,10 +100,7 @@ def test_what_the_jobs_user_may_not_read_is_an_error(channel: Path, hidden: str)
         "os.setuid(65534); data_files(Path(sys.argv[1]))"
     )
     channel.parent.chmod(0o755)
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
-    done = subprocess.run(
-        [sys.executable, "-c", code, channel.name], cwd=channel.parent, env=environment, capture_output=True, text=True
-    )
+    done = run_python(code, channel.name, cwd=channel.parent)
     (channel / hidden).chmod(0o755)
     assert f"ContractError: {Path(channel.name, hidden)}: cannot be read: permission denied" in done.stderr
 

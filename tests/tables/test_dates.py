@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from container.tables.channel_files import Origin
-from container.tables.dates import ISO, DateReading, date_parts, read_dates, with_date_parts
+from container.tables.dates import ISO, DateReading, date_columns, date_parts, read_dates
 from contracts.errors import ContractError
 from contracts.tabular_inputs import DATE_PARTS
 
@@ -80,11 +80,21 @@ def test_a_missing_date_is_nothing_but_missing(cell: str | None) -> None:
         ("soon", DateReading(ISO, False), "'soon' is not a date"),
         ("2024-02-29T13:45:00Z", DateReading(ISO, False), "is not a time without a time zone, as in train"),
         ("2024-02-29", DateReading(ISO, True), "is not a time with a time zone, as in train"),
+        ("2024-02-29+05:00", DateReading(ISO, False), "'2024-02-29+05:00' is not a date"),  # a zone, no hour
+        ("20240612-0208", DateReading(ISO, False), "'20240612-0208' is not a date"),
     ],
 )
 def test_a_date_that_the_model_cannot_read_is_an_error_of_its_row(cell: Any, reading: DateReading, cause: str) -> None:
     table = pa.table({"day": pa.array([None, cell], pa.string())})
     with pytest.raises(ContractError) as error:
-        with_date_parts(table, {"day": reading}, origin=Origin())
+        date_columns(table, {"day": reading}, origin=Origin())
     assert list(error.value.row_causes) == [1]
     assert cause in error.value.cause
+
+
+@pytest.mark.parametrize("reading", [DateReading(ISO, False), DateReading(ISO, True), DateReading("%d.%m.%Y", False)])
+def test_the_fix_is_a_date_that_the_model_reads(reading: DateReading) -> None:
+    with pytest.raises(ContractError, match="'soon' is not a date") as error:
+        date_columns(pa.table({"day": ["soon"]}), {"day": reading}, origin=Origin())
+    example = error.value.fix.removeprefix("Write it as ").partition(",")[0]
+    date_columns(pa.table({"day": [example]}), {"day": reading}, origin=Origin())

@@ -33,9 +33,7 @@ def of_request(record: str, content_type: str = JSON_LINES) -> pa.Table:
         (r'"a \ud800 b"', "a \ufffd b"), ('"a \ud800 b"', "a \ufffd b"),
     ],
 )  # fmt: skip
-def test_a_value_has_the_same_text_in_a_file_and_in_a_request(
-    tmp_path: Path, written: str, expected: str | None
-) -> None:
+def test_a_value_has_the_same_text_in_a_file_and_in_a_request(tmp_path, written, expected):
     lines = f'{{"c": {written}}}\n{{"c": "x"}}\n'
     tables = [of_file(lines, tmp_path), of_request(lines), of_request(f'{{"c": {written}}}', JSON)]
     assert [texts(table["c"])[0] for table in tables] == [expected] * 3

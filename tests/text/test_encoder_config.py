@@ -39,9 +39,7 @@ BERT = {
         ({"use_cache": "no"}, "use_cache is 'no', not true or false"),
     ],
 )
-def test_a_value_of_the_wrong_type_or_out_of_range_is_named_with_its_range(
-    monkeypatch: pytest.MonkeyPatch, values: dict[str, Any], words: str
-) -> None:
+def test_a_value_of_the_wrong_type_or_out_of_range_is_named_with_its_range(monkeypatch, values, words):
     answer = {"defaults": BERT, "aliases": {}, "error": None}
     monkeypatch.setattr(encoder_config, "_answer", lambda *_: answer)
     with pytest.raises(ContractError) as raised:

@@ -10,7 +10,7 @@ from tokenizers import Tokenizer
 from transformers import AutoTokenizer
 
 from container.text.chunk_tokenizer import ChunkTokenizer
-from container.text.encoder_source import EncoderSource, write_encoder_files
+from container.text.encoder_source import write_encoder_files
 from contracts.errors import ContractError
 from testing.tokenizer_folders import ADDED, FACTS, FAMILIES, change, mixed_texts, write_family, write_minilm
 
@@ -21,7 +21,7 @@ def converted(source: Path) -> Path:
     """The encoder's folder as a job writes it."""
     target = source.with_name(f"{source.name} of the job")
     shutil.rmtree(target, ignore_errors=True)
-    write_encoder_files(EncoderSource(source.name, source), target)
+    write_encoder_files(source, target)
     return target
 
 
@@ -41,9 +41,7 @@ def assert_as_autotokenizer(source: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", ["minilm", *FAMILIES])
-def test_the_ids_of_a_job_are_those_of_autotokenizer_over_its_source_and_over_its_model(
-    tmp_path: Path, family: str
-) -> None:
+def test_the_ids_of_a_job_are_those_of_autotokenizer_over_its_source_and_over_its_model(tmp_path, family):
     original = tmp_path / "original"
     if family == "minilm":
         write_minilm(original)
@@ -55,9 +53,7 @@ def test_the_ids_of_a_job_are_those_of_autotokenizer_over_its_source_and_over_it
         assert_as_autotokenizer(source)
 
 
-def test_a_fact_that_changes_the_ids_of_tokenizer_json_is_logged(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_fact_that_changes_the_ids_of_tokenizer_json_is_logged(tmp_path, caplog):
     write_family(tmp_path / "bert", "bert cased")
     with caplog.at_level(logging.WARNING):
         converted(tmp_path / "bert")
@@ -104,9 +100,7 @@ def test_a_default_token_of_the_class_that_the_encoder_lacks_is_left_out(tmp_pat
         ("bert cased", "config.json", {"model_type": "unheard-of"}, "model type `unheard-of`"),
     ],
 )  # fmt: skip
-def test_files_that_contradict_each_other_are_an_error(
-    tmp_path: Path, family: str, file: str, values: dict[str, object], problem: str
-) -> None:
+def test_files_that_contradict_each_other_are_an_error(tmp_path, family, file, values, problem):
     write_family(tmp_path / "encoder", family)
     change(tmp_path / "encoder" / file, **values)
     with pytest.raises(ContractError) as raised:

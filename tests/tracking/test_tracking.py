@@ -24,8 +24,7 @@ from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
 from contracts.ports import free_port
-from contracts.steps import ARCHIVED_MODEL, ARCHIVED_OUTPUT, TRACKING
-from contracts.tracking import TRACKED
+from contracts.steps import ARCHIVED_MODEL, ARCHIVED_OUTPUT, TRACKED, TRACKING
 from testing.jobs import CONFIGURATION, ONE_LAYER, metrics, run_train, table, write_job
 from testing.mlflow_server import MlflowServer
 from testing.step_runs import run_step

@@ -1,16 +1,18 @@
 import json
+import os
 import shutil
 import threading
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 from torch._subclasses import FakeTensorMode
 from torch.distributed.checkpoint import FileSystemWriter
 
+from container.training import checkpoint
 from container.training.checkpoint import CheckpointStore, _copied, load_weights
 from container.training.checkpoint_files import (
     clear_checkpoints,
@@ -21,21 +23,14 @@ from container.training.checkpoint_files import (
 )
 from container.training.host_folders import HostFolders
 from container.training.identity import identity
-from container.training.scaler import LossScaler
 from container.training.state import TrainingState
 from container.training.training_run import TrainingRun, forget_missing_best
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.other_programs import MARKERS
 from testing.jobs import CONFIGURATION
 
+pytestmark = pytest.mark.usefixtures("one_rank")
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def group():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def trained(seed, steps=3, kind=torch.optim.AdamW):
@@ -59,6 +54,20 @@ def save(store, module, optimizer, step, best_step=None):
     store.wait()
 
 
+def saved(folder, *steps, keep=2, kind=torch.optim.AdamW):
+    """A store that has saved a module and its optimizer after each of these steps; the three of them."""
+    module, optimizer = trained(0, kind=kind)
+    store = CheckpointStore(folder, keep=keep, device=CPU)
+    for step in steps:
+        save(store, module, optimizer, step)
+    return store, module, optimizer
+
+
+def assert_same_weights(module, other):
+    for name, value in module.state_dict().items():
+        assert torch.equal(value, other.state_dict()[name]), name
+
+
 def not_renamed(folder, name):
     """Give a checkpoint the state before the last step of its save."""
     unfinished_save(folder, name).parent.mkdir(exist_ok=True)
@@ -76,31 +85,25 @@ def slow_disk(monkeypatch):
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.Adam, torch.optim.SGD])
 def test_a_loaded_checkpoint_continues_exactly(tmp_path, kind):
-    module, optimizer = trained(0, kind=kind)
-    store = CheckpointStore(tmp_path, keep=2, device=CPU)
-    save(store, module, optimizer, 3)
+    store, module, optimizer = saved(tmp_path, 3, kind=kind)
     take_steps(module, optimizer, range(3, 6))
     other, its_optimizer = trained(1, steps=0, kind=kind)
     store.load(store.newest(), other, its_optimizer)
     take_steps(other, its_optimizer, range(3, 6))
-    for name, value in module.state_dict().items():
-        assert torch.equal(value, other.state_dict()[name]), name
+    assert_same_weights(module, other)
 
 
 def test_weights_load_into_a_plain_model(tmp_path, recwarn):
-    module, optimizer = trained(0)
-    save(CheckpointStore(tmp_path, keep=2, device=CPU), module, optimizer, 3)
+    _, module, _ = saved(tmp_path, 3)
     other, _ = trained(1)
     recwarn.clear()
     load_weights(other, complete_checkpoints(tmp_path)[0])
     assert not recwarn
-    for name, value in module.state_dict().items():
-        assert torch.equal(value, other.state_dict()[name]), name
+    assert_same_weights(module, other)
 
 
 def test_the_newest_n_are_kept_and_the_best_beside_them(tmp_path):
-    module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=2, device=CPU)
+    store, module, optimizer = saved(tmp_path)
     for step in (1, 2, 3, 4, 5):
         save(store, module, optimizer, step, best_step=2 if step >= 2 else None)
     assert [one.step for one in complete_checkpoints(tmp_path)] == [2, 4, 5]
@@ -109,10 +112,7 @@ def test_the_newest_n_are_kept_and_the_best_beside_them(tmp_path):
 
 
 def test_a_truncated_checkpoint_is_passed_over_and_named(tmp_path, caplog):
-    module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=2, device=CPU)
-    save(store, module, optimizer, 1)
-    save(store, module, optimizer, 2)
+    store, *_ = saved(tmp_path, 1, 2)
     largest = max((tmp_path / "epoch=0-step=2.ckpt").iterdir(), key=lambda path: path.stat().st_size)
     largest.write_bytes(largest.read_bytes()[:-10])
     assert store.newest().step == 1
@@ -120,9 +120,7 @@ def test_a_truncated_checkpoint_is_passed_over_and_named(tmp_path, caplog):
 
 
 def test_a_folder_that_was_never_completed_is_no_checkpoint(tmp_path):
-    module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=2, device=CPU)
-    save(store, module, optimizer, 1)
+    saved(tmp_path, 1)
     unfinished = unfinished_save(tmp_path, "epoch=0-step=2.ckpt")
     shutil.copytree(tmp_path / "epoch=0-step=1.ckpt", unfinished)
     (unfinished / "manifest.json").unlink()
@@ -131,9 +129,7 @@ def test_a_folder_that_was_never_completed_is_no_checkpoint(tmp_path):
 
 
 def test_a_kill_while_a_save_replaces_one_of_the_same_step_loses_no_checkpoint(tmp_path, monkeypatch):
-    module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=1, device=CPU)
-    save(store, module, optimizer, 1)
+    store, module, optimizer = saved(tmp_path, 1, keep=1)
     rename = Path.rename
 
     def killed(path, target):
@@ -151,17 +147,14 @@ def test_a_kill_while_a_save_replaces_one_of_the_same_step_loses_no_checkpoint(t
 
 
 def test_the_removal_of_unfinished_saves_keeps_a_complete_one_that_was_not_renamed(tmp_path):
-    module, optimizer = trained(0)
-    save(CheckpointStore(tmp_path, keep=1, device=CPU), module, optimizer, 1)
+    saved(tmp_path, 1, keep=1)
     not_renamed(tmp_path, "epoch=0-step=1.ckpt")
     clear_unfinished(tmp_path)
     assert steps_in(tmp_path) == [1]
 
 
 def test_a_kill_while_a_checkpoint_is_removed_leaves_nothing_of_it(tmp_path, monkeypatch):
-    module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=1, device=CPU)
-    save(store, module, optimizer, 1)
+    store, module, optimizer = saved(tmp_path, 1, keep=1)
     with monkeypatch.context() as patch:
         patch.setattr(shutil, "rmtree", lambda *_, **__: None)
         save(store, module, optimizer, 2)
@@ -171,9 +164,7 @@ def test_a_kill_while_a_checkpoint_is_removed_leaves_nothing_of_it(tmp_path, mon
 
 
 def test_only_checkpoints_are_pruned_and_cleared(tmp_path):
-    module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=1, device=CPU)
-    save(store, module, optimizer, 1)
+    store, module, optimizer = saved(tmp_path, 1, keep=1)
     shutil.copytree(tmp_path / "epoch=0-step=1.ckpt", tmp_path / "backup.ckpt")
     (tmp_path / "notes.ckpt").touch()
     save(store, module, optimizer, 2)
@@ -193,8 +184,7 @@ def test_markers_that_appear_during_a_save_do_not_belong_to_the_checkpoint(tmp_p
 
     write = FileSystemWriter.write_data
     monkeypatch.setattr(FileSystemWriter, "write_data", marked)
-    module, optimizer = trained(0)
-    save(CheckpointStore(tmp_path, keep=1, device=CPU), module, optimizer, 1)
+    saved(tmp_path, 1, keep=1)
     folder = tmp_path / "epoch=0-step=1.ckpt"
     assert list(folder.glob("*.sagemaker-uploading"))
     assert sorted(json.loads((folder / "manifest.json").read_text())) == [".metadata", "__0_0.distcp", "state.json"]
@@ -210,8 +200,7 @@ def mark(folder, ending, names=None):
 
 
 def test_a_checkpoint_that_is_being_uploaded_and_the_last_one_that_was_are_kept_until_a_newer_one_is(tmp_path):
-    module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=1, device=CPU)
+    store, module, optimizer = saved(tmp_path, keep=1)
     uploading, uploaded = MARKERS
     save(store, module, optimizer, 1)
     mark(tmp_path / "epoch=0-step=1.ckpt", uploading, {"state.json"})
@@ -231,8 +220,7 @@ def test_a_checkpoint_that_is_being_uploaded_and_the_last_one_that_was_are_kept_
 
 
 def test_names_that_begin_with_a_dot_are_no_checkpoints(tmp_path, caplog):
-    module, optimizer = trained(0)
-    save(CheckpointStore(tmp_path, keep=1, device=CPU), module, optimizer, 1)
+    saved(tmp_path, 1, keep=1)
     folder = tmp_path / "epoch=0-step=1.ckpt"
     shutil.copytree(folder, tmp_path / "._epoch=0-step=2.ckpt")
     for path in (tmp_path, folder):
@@ -246,8 +234,7 @@ def test_names_that_begin_with_a_dot_are_no_checkpoints(tmp_path, caplog):
 
 
 def test_a_job_that_starts_over_does_not_resume_from_a_save_that_was_not_renamed(tmp_path):
-    module, optimizer = trained(0)
-    save(CheckpointStore(tmp_path, keep=1, device=CPU), module, optimizer, 1)
+    saved(tmp_path, 1, keep=1)
     not_renamed(tmp_path, "epoch=0-step=1.ckpt")
     clear_checkpoints(tmp_path)
     assert list(tmp_path.iterdir()) == []
@@ -256,15 +243,12 @@ def test_a_job_that_starts_over_does_not_resume_from_a_save_that_was_not_renamed
 def run_of(folder):
     """A run without a parallelized model, that keeps its newest checkpoint and the best one."""
     module, optimizer = trained(0)
-    return TrainingRun(
-        SimpleNamespace(module=module),
-        optimizer,
-        SimpleNamespace(state={}),
-        LossScaler(),
-        SimpleNamespace(global_batch=8),
-        CheckpointStore(folder, keep=1, device=CPU),
-        identity(parse_hyperparameters(CONFIGURATION), "", {"train": "", "val": ""}),
-    )
+    hp = parse_hyperparameters(CONFIGURATION)
+    execution = SimpleNamespace(module=module, ranks=SimpleNamespace(data_size=1), num_microbatches=1)
+    store = CheckpointStore(folder, keep=1, device=CPU)
+    run = TrainingRun(hp, execution, store, identity=identity(hp, "", {"train": "", "val": ""}))
+    run.optimizer = optimizer
+    return run
 
 
 def save_steps(run, *steps, best_step=None):
@@ -308,9 +292,7 @@ def test_a_best_validation_whose_checkpoint_is_lost_is_forgotten(tmp_path, caplo
 
 @pytest.mark.parametrize("manifest", ["[]", "{}", "not json", '{"state.json": 2, ".metadata": 2}'])
 def test_garbage_is_no_checkpoint(tmp_path, manifest):
-    module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=2, device=CPU)
-    save(store, module, optimizer, 1)
+    store, *_ = saved(tmp_path, 1)
     garbage = tmp_path / "epoch=9-step=9.ckpt"
     garbage.mkdir()
     for name, content in (("manifest.json", manifest), ("state.json", "{}"), (".metadata", "{}")):
@@ -319,9 +301,7 @@ def test_garbage_is_no_checkpoint(tmp_path, manifest):
 
 
 def test_the_same_step_may_be_saved_again(tmp_path):
-    module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=2, device=CPU)
-    save(store, module, optimizer, 1)
+    store, module, optimizer = saved(tmp_path, 1)
     store.save(module, optimizer, name="epoch=0-step=1.ckpt", content={"step": 1, "again": True}, best_step=None)
     store.wait()
     assert store.newest().content["again"]
@@ -329,9 +309,7 @@ def test_the_same_step_may_be_saved_again(tmp_path):
 
 
 def test_a_failed_save_leaves_the_earlier_checkpoint_and_nothing_half_written(tmp_path, monkeypatch):
-    module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=2, device=CPU)
-    save(store, module, optimizer, 1)
+    store, module, optimizer = saved(tmp_path, 1)
     unwritable = {"step": 2, "state": object()}
     with pytest.raises(TypeError):
         store.save(module, optimizer, name="epoch=0-step=2.ckpt", content=unwritable, best_step=None)
@@ -340,8 +318,7 @@ def test_a_failed_save_leaves_the_earlier_checkpoint_and_nothing_half_written(tm
 
 
 def test_the_manifest_lists_every_file_with_its_size(tmp_path):
-    module, optimizer = trained(0)
-    save(CheckpointStore(tmp_path, keep=1, device=CPU), module, optimizer, 1)
+    saved(tmp_path, 1, keep=1)
     folder = tmp_path / "epoch=0-step=1.ckpt"
     listed = json.loads((folder / "manifest.json").read_text())
     assert listed == {path.name: path.stat().st_size for path in folder.iterdir() if path.name != "manifest.json"}
@@ -350,8 +327,7 @@ def test_the_manifest_lists_every_file_with_its_size(tmp_path):
 
 @pytest.mark.parametrize("kind", [torch.optim.AdamW, torch.optim.SGD])
 def test_a_save_writes_the_state_at_its_call_while_training_continues(tmp_path, slow_disk, kind):
-    module, optimizer = trained(0, kind=kind)
-    store = CheckpointStore(tmp_path, keep=2, device=CPU)
+    store, module, optimizer = saved(tmp_path, kind=kind)
     content = {"step": 3, "history": [1]}
     store.save(module, optimizer, name="epoch=0-step=3.ckpt", content=content, best_step=None)
     assert complete_checkpoints(tmp_path) == []
@@ -363,13 +339,11 @@ def test_a_save_writes_the_state_at_its_call_while_training_continues(tmp_path, 
     other, its_optimizer = trained(1, steps=0, kind=kind)
     store.load(checkpoint, other, its_optimizer)
     take_steps(other, its_optimizer, range(3, 6))
-    for name, value in module.state_dict().items():
-        assert torch.equal(value, other.state_dict()[name]), name
+    assert_same_weights(module, other)
 
 
 def test_a_checkpoint_is_nowhere_named_before_it_is_complete(tmp_path, slow_disk):
-    module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=2, device=CPU)
+    store, module, optimizer = saved(tmp_path)
     store.save(module, optimizer, name="epoch=0-step=3.ckpt", content={"step": 3}, best_step=3)
     assert complete_checkpoints(tmp_path) == []
     assert not (tmp_path / "last.ckpt").exists()
@@ -380,8 +354,7 @@ def test_a_checkpoint_is_nowhere_named_before_it_is_complete(tmp_path, slow_disk
 
 
 def test_a_save_waits_for_the_one_before_it(tmp_path, slow_disk):
-    module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=2, device=CPU)
+    store, module, optimizer = saved(tmp_path)
     store.save(module, optimizer, name="epoch=0-step=1.ckpt", content={"step": 1}, best_step=None)
     threading.Timer(0.3, slow_disk.set).start()
     store.save(module, optimizer, name="epoch=0-step=2.ckpt", content={"step": 2}, best_step=None)
@@ -391,9 +364,7 @@ def test_a_save_waits_for_the_one_before_it(tmp_path, slow_disk):
 
 
 def test_a_write_that_fails_in_the_background_is_raised_by_the_next_wait_as_what_it_was(tmp_path, monkeypatch):
-    module, optimizer = trained(0)
-    store = CheckpointStore(tmp_path, keep=2, device=CPU)
-    save(store, module, optimizer, 1)
+    store, module, optimizer = saved(tmp_path, 1)
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -415,9 +386,8 @@ def test_saving_before_the_first_update_changes_neither_run(tmp_path, kind):
     store.load(store.newest(), resumed, resumed_optimizer)
     for one, its in ((module, optimizer), (untouched, its_optimizer), (resumed, resumed_optimizer)):
         take_steps(one, its, range(3))
-    for name, value in untouched.state_dict().items():
-        assert torch.equal(value, module.state_dict()[name]), name
-        assert torch.equal(value, resumed.state_dict()[name]), name
+    assert_same_weights(untouched, module)
+    assert_same_weights(untouched, resumed)
 
 
 def test_a_parameter_without_a_gradient_so_far_and_a_frozen_one_resume_too(tmp_path):
@@ -444,8 +414,7 @@ def test_a_parameter_without_a_gradient_so_far_and_a_frozen_one_resume_too(tmp_p
     store.load(store.newest(), other, its_optimizer)
     for one, its in ((module, optimizer), (other, its_optimizer)):
         train(one, its, range(3, 6), later=True)
-    for name, value in module.state_dict().items():
-        assert torch.equal(value, other.state_dict()[name]), name
+    assert_same_weights(module, other)
 
 
 def test_the_writer_uses_the_gpu_of_its_rank_in_a_stream_of_its_own(tmp_path, monkeypatch):
@@ -474,3 +443,34 @@ def test_a_finished_network_whose_best_checkpoint_is_lost_has_no_best_validation
     forget_missing_best(state, store, name="seed-42")
     assert (state.best_step, state.best_value) == (None, None)
     assert "seed-42: the best checkpoint, of step 4, is missing or damaged" in caplog.text
+
+
+def outcome_of_a_save(folder: Path, full: int) -> str:
+    """Save on hosts of which host `full` cannot write state.json; return what this host raises."""
+    rank = torch.distributed.get_rank()
+    os.environ["LOCAL_WORLD_SIZE"] = "1"
+    checkpoint._WRITE_TIMEOUT = timedelta(seconds=5)
+    write = checkpoint._write_synced
+
+    def write_synced(path: Path, text: str) -> None:
+        if rank == full and path.name == "state.json":
+            raise OSError(28, "No space left on device", str(path))
+        write(path, text)
+
+    checkpoint._write_synced = write_synced
+    module = torch.nn.Linear(2, 2)
+    store = CheckpointStore(folder / f"host{rank}", keep=1, device=torch.device("cpu"))
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    store.save(module, optimizer, name="epoch=0-step=1.ckpt", content={"step": 1}, best_step=None)
+    try:
+        store.wait()
+    except Exception as error:
+        return f"{type(error).__name__}: {error}"
+    return ""
+
+
+@pytest.mark.slow
+def test_all_hosts_name_the_first_one_whose_disk_is_full_without_a_timeout(rank_pool, tmp_path):
+    outcomes = rank_pool.run(outcome_of_a_save, tmp_path, 0, world_size=2)
+    assert outcomes[0].startswith("OSError: [Errno 28] No space left on device")
+    assert outcomes[1].startswith("PeerFailed: rank 0: OSError: [Errno 28] No space left on device")

@@ -1,6 +1,5 @@
 """How often the host waits for a GPU. Tensors on the meta device take the paths of a GPU, and compute nothing."""
 
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -20,9 +19,10 @@ from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import RankMesh
 from container.parallel.parallelize import parallelize
 from container.training.average import WeightAverage
+from container.training.job_data import JobData
 from container.training.loop import Trainer
+from container.training.precision import LossScaler
 from container.training.predict import predict_split
-from container.training.scaler import LossScaler
 from container.training.state import TrainingState, ValidationSchedule
 from contracts.model_classes import MODEL_CLASSES
 from testing.encoder_families import (
@@ -32,6 +32,7 @@ from testing.encoder_families import (
     standard_transform,
     write_config,
 )
+from tests.training.test_predict import Split
 
 CHUNKS = [[5], [9, 3], [2]]
 META = torch.device("meta")
@@ -88,15 +89,14 @@ def trainer(encoder: str, model_class: str, **settings: Any) -> tuple[Trainer, P
         state=TrainingState(),
     )
     val = SimpleNamespace(column=lambda _: pa.chunked_array([[0]]))
+    fitted = SimpleNamespace(fitted=SimpleNamespace(class_labels=(0, 1)))
     found = Trainer(
         SimpleNamespace(hp=hp),
         run,
-        splits={"train": val, "val": val},
-        class_labels=(0, 1),
-        class_weights=[1.0, 2.0],
+        data=JobData(fitted, {"train": val, "val": val}, [1.0, 2.0]),
         schedule=ValidationSchedule(100, 25, 1, 1.0),
         progress=SimpleNamespace(step=lambda **_: None),
-        profiler=SimpleNamespace(step=lambda: None),
+        profiler=None,
         stop=SimpleNamespace(requested=False),
     )
     found._has_stepped = True
@@ -122,29 +122,10 @@ def test_a_step_of_every_packed_family_waits_once_for_all_its_microbatches(tmp_p
     assert waits.found == ["_local_scalar_dense"]
 
 
-class Split:
-    """A split of `size` records, each with one chunk."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def column(self, _: str) -> pa.ChunkedArray:
-        return pa.chunked_array([np.arange(self._size)])
-
-    def token_counts(self, positions: np.ndarray) -> np.ndarray:
-        return np.ones(len(positions), np.int64)
-
-    def pack(self, positions: np.ndarray) -> PackedBatch:
-        return replace(packed_batch([[4]] * len(positions)), rows=torch.from_numpy(positions))
-
-
 def test_a_step_that_is_divided_by_tokens_waits_once(encoder):
     training, _ = trainer(encoder, "bert", batch_size=6, max_tokens_per_batch=2)
     batch_plan = BatchPlan.of(training._hp, data_parallel_size=1, per_pass=1, passes=1)
-    (microbatches,) = step_batches(Split(6), np.arange(6), batch_plan=batch_plan, data_rank=0)
+    (microbatches,) = step_batches(Split(6, tokens=1), np.arange(6), batch_plan=batch_plan, data_rank=0)
     assert len(microbatches) == 3
     with Waits() as waits:
         training._step(microbatches, microbatches)
@@ -157,7 +138,8 @@ def test_a_prediction_waits_for_the_device_only_after_its_last_batch(encoder, ma
     waits_by_records = []
     for records in (4, 20):
         with Waits() as waits:
-            predict_split(training._execution, Split(records), hp=training._hp, between_batches=lambda: None)
+            split = Split(records, tokens=1)
+            predict_split(training._execution, split, hp=training._hp, stop=SimpleNamespace(requested=False))
         waits_by_records.append(waits.found)
     assert waits_by_records == [["_local_scalar_dense", "_to_copy from meta"]] * 2
 

@@ -2,28 +2,13 @@ import logging
 import math
 
 import pytest
-import torch.distributed as dist
 
 from container.errors import StopAgreed
-from container.job import Job, Scratch
-from container.parallel.degrees import ParallelDegrees
-from container.parallel.mesh import build_mesh
-from container.preprocessing.prepare import prepare_data
 from container.training import loop
-from container.training.job_data import JobData
-from container.training.state import EarlyStopping, TrainingState
-from container.training.stop import StopFlag
-from container.training.train import train_and_predict
-from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
+from container.training.state import EarlyStopping, TrainingState, ValidationSchedule
 from contracts.monitored_metric import MonitoredMetric
-from testing.jobs import ONE_LAYER, write_job
-
-
-@pytest.fixture
-def one_rank():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+from testing.jobs import ONE_LAYER, write_hyperparameters, write_job
+from testing.one_rank import prepared_job, train_job
 
 
 def test_patience_counts_epochs_not_validations():
@@ -70,8 +55,7 @@ def test_a_loss_that_is_no_number_is_never_the_best():
 def test_a_run_that_stops_between_two_validations_has_the_same_patience_left(one_rank, tmp_path, monkeypatch):
     settings = {"encoder_config": ONE_LAYER, "val_check_interval": 5, "max_epochs": 3, "early_stop_patience": 1}
     paths = write_job(tmp_path, overrides={**settings, "early_stop_metric": "val/loss"})
-    hp = load_hyperparameters(paths)
-    job = Job(paths, hp, Scratch(paths.root), prepare_data(paths, hp).folder)
+    job = prepared_job(paths)
     losses = iter([0.5, 0.6, 0.4, 0.3, 0.2])  # after 5, 10, ... steps of 8 per epoch; the second is worse
     monkeypatch.setattr(loop, "weighted_log_loss", lambda *_: next(losses))
     step = loop.Trainer._step
@@ -82,28 +66,20 @@ def test_a_run_that_stops_between_two_validations_has_the_same_patience_left(one
             raise StopAgreed
         step(trainer, *batches)
 
-    def train():
-        ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
-        return train_and_predict(job, ranks, data=JobData.open(job), stop=StopFlag()).state
-
     monkeypatch.setattr(loop.Trainer, "_step", stop_once)
     with pytest.raises(StopAgreed):
-        train()
-    state = train()
+        train_job(job)
+    state = train_job(job).state
     assert (state.step, state.stopped_early) == (24, False)
 
 
 def test_the_log_says_that_a_checkpoint_has_more_epochs_than_a_lower_max_epochs(one_rank, tmp_path, caplog):
-    paths = write_job(tmp_path, overrides={"encoder_config": ONE_LAYER, "max_epochs": 2})
-    hp = load_hyperparameters(paths)
-    prepared = prepare_data(paths, hp).folder
-    ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
+    paths = write_job(tmp_path)
     sentence = "max_epochs is 1, but the checkpoint has 2.00 epochs; they stay. resume=false starts over."
     for epochs, is_said in ((2, False), (1, True)):
-        changed = parse_hyperparameters({**hp.model_dump(exclude_unset=True), "max_epochs": epochs})
-        job = Job(paths, changed, Scratch(paths.root), prepared)
+        write_hyperparameters(paths, {"encoder_config": ONE_LAYER, "max_epochs": epochs})
         with caplog.at_level(logging.INFO):
-            train_and_predict(job, ranks, data=JobData.open(job), stop=StopFlag())
+            train_job(prepared_job(paths))
         assert (sentence in caplog.messages) == is_said
 
 
@@ -113,11 +89,17 @@ def test_patience_that_ends_with_the_last_epoch_is_no_early_stop(tmp_path, monke
     caplog.set_level("INFO")
     settings = {"encoder_config": ONE_LAYER, "val_check_interval": 1.0, "early_stop_patience": 1}
     paths = write_job(tmp_path, overrides={**settings, "max_epochs": max_epochs, "early_stop_metric": "val/loss"})
-    hp = load_hyperparameters(paths)
-    job = Job(paths, hp, Scratch(paths.root), prepare_data(paths, hp).folder)
     losses = iter([0.5, 0.6])
     monkeypatch.setattr(loop, "weighted_log_loss", lambda *_: next(losses))
-    ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
-    state = train_and_predict(job, ranks, data=JobData.open(job), stop=StopFlag()).state
-    assert (state.epoch, state.stopped_before(hp.max_epochs)) == (2, stopped)
+    state = train_job(prepared_job(paths)).state
+    assert (state.epoch, state.stopped_before(max_epochs)) == (2, stopped)
     assert ("early stop after" in caplog.text) == stopped
+
+
+@pytest.mark.parametrize(
+    ("interval", "expected"),
+    [(1.0, [10, 20]), (0.5, [5, 10, 15, 20]), (0.25, [3, 5, 8, 10, 13, 15, 18, 20]), (7, [7, 14, 20])],
+)
+def test_validation_falls_on_even_parts_of_an_epoch_or_every_n_steps(interval, expected):
+    schedule = ValidationSchedule(records=80, steps_per_epoch=10, max_epochs=2, val_check_interval=interval)
+    assert [step for step in range(21) if schedule.validation_due(step)] == expected

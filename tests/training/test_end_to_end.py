@@ -4,8 +4,6 @@ import getpass
 import json
 import re
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,10 +22,10 @@ from testing.jobs import (
     DATE_AND_WEIGHT,
     JOINED_TEXTS,
     ONE_LAYER,
-    REPOSITORY,
     TWO_TEXTS,
     dated_table,
     metrics,
+    run_python,
     run_train,
     table,
     write_hyperparameters,
@@ -39,9 +37,7 @@ pytestmark = pytest.mark.slow
 
 CASES = {
     "two_texts_csv_bfloat16": ({**TWO_TEXTS, "bf16": True, "encoder_config": ONE_LAYER}, "csv", 2),
-    "one_text_parquet_two_processes": (
-        {"nproc_per_node": 2, **DATE_AND_WEIGHT}, "parquet", 2
-    ),
+    "one_text_parquet_two_processes": ({"nproc_per_node": 2, **DATE_AND_WEIGHT}, "parquet", 2 ),
     "joined_texts_multiclass_tsv": (
         {
             "model_class": "bert", "tab_field_list": [], "cat_field_list": [], "accumulate_grad_batches": 2,
@@ -213,8 +209,8 @@ def test_the_onnx_predictor_needs_no_torch(job):
         f"p = Predictor.load({str(job.paths.model)!r}); assert p.predict([{record!r}]).shape == (1, {job.classes}); "
         "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     )
-    done = subprocess.run([sys.executable, "-c", code.replace("nan", "None")], cwd=REPOSITORY, capture_output=True)
-    assert done.returncode == 0, done.stderr.decode()
+    done = run_python(code.replace("nan", "None"))
+    assert done.returncode == 0, done.stderr
 
 
 def test_the_report_says_which_weights_were_evaluated(job):

@@ -17,13 +17,12 @@ from typing import Any
 
 import pytest
 import torch
-import torch.distributed as dist
 
 from container.training.checkpoint import CheckpointStore
 from container.training.checkpoint_files import complete_checkpoints
 from contracts.paths import JobPaths
-from testing.jobs import failure_line, run_train, start_train, write_job
-from tests.training.test_interruptions import LONG, assert_same_weights, kill_rank, log_of, wait_for
+from testing.jobs import failure_line, printed, run_train, start_train, wait_for, write_job
+from tests.training.test_interruptions import LONG, assert_same_weights, kill_rank
 
 CPU = torch.device("cpu")
 
@@ -88,13 +87,13 @@ def test_a_rank_killed_at_any_moment_costs_a_restart_and_changes_nothing(tmp_pat
     paths = job(tmp_path, strategy)
     process = start_train(paths)
     try:
-        wait_for(lambda: f"step {step}/" in log_of(paths))
+        wait_for(lambda: f"step {step}/" in printed(paths))
         time.sleep(delay)
         kill_rank(process, rank)
-        assert process.wait(timeout=180) == 0, log_of(paths)[-3000:]
+        assert process.wait(timeout=180) == 0, printed(paths)[-3000:]
     finally:
         process.kill()
-    assert re.search(rf"worker rank {rank} .* SIGKILL.*; restart 1 of 3, from", log_of(paths))
+    assert re.search(rf"worker rank {rank} .* SIGKILL.*; restart 1 of 3, from", printed(paths))
     assert_no_torn_checkpoint(paths)
     assert_same_weights(paths, expected)
 
@@ -117,7 +116,7 @@ def test_sigterm_at_any_moment_leaves_whole_checkpoints_and_an_exact_resume(tmp_
     expected = uninterrupted("ddp")
     paths = job(tmp_path, "ddp")
     if moment == "loading":
-        stop_when(paths, lambda: "step 10/" in log_of(paths))
+        stop_when(paths, lambda: "step 10/" in printed(paths))
     before = [one.step for one in complete_checkpoints(paths.checkpoints)]
     stop_when(paths, (tmp_path / "fault-happened").exists, delay=delay, environment=fault.environment(tmp_path))
     assert_no_torn_checkpoint(paths)
@@ -136,10 +135,10 @@ def stop_when(
         wait_for(condition)
         time.sleep(delay)
         process.send_signal(signal.SIGTERM)
-        assert process.wait(timeout=60) == 143, log_of(paths)[-3000:]
+        assert process.wait(timeout=60) == 143, printed(paths)[-3000:]
     finally:
         process.kill()
-    assert "stopped on request" in log_of(paths).splitlines()[-1]
+    assert "stopped on request" in printed(paths).splitlines()[-1]
 
 
 @pytest.mark.parametrize("rank", [0, 1] if FULL else [1])
@@ -151,17 +150,16 @@ def test_a_rank_that_raises_ends_the_job_within_a_minute_and_is_named(tmp_path, 
     process = start_train(paths, **fault.environment(tmp_path))
     try:
         wait_for((tmp_path / "fault-happened").exists)
-        assert process.wait(timeout=60) == 1, log_of(paths)[-3000:]
+        assert process.wait(timeout=60) == 1, printed(paths)[-3000:]
     finally:
         process.kill()
     assert failure_line(paths) == f"RuntimeError: injected into {moment} [rank {rank}]"
     assert_no_torn_checkpoint(paths)
-    assert "restart" not in log_of(paths)
+    assert "restart" not in printed(paths)
 
 
 @pytest.fixture(scope="module")
-def three_checkpoints(tmp_path_factory):
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+def three_checkpoints(one_rank, tmp_path_factory):
     folder = tmp_path_factory.mktemp("checkpoints")
     module = torch.nn.Linear(50, 50)
     optimizer = torch.optim.AdamW(module.parameters())
@@ -171,8 +169,7 @@ def three_checkpoints(tmp_path_factory):
         optimizer.step()
         store.save(module, optimizer, name=f"epoch=0-step={step}.ckpt", content={"step": step}, best_step=None)
     store.wait()
-    yield folder
-    dist.destroy_process_group()
+    return folder
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -1,6 +1,5 @@
 """What a resumed run may change, and how it keeps the global batch."""
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +14,7 @@ from container.training.identity import check_identity, check_resumable, identit
 from container.training.training_run import TrainingRun
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
-from testing.jobs import CONFIGURATION
+from testing.jobs import CONFIGURATION, write_checkpoint
 
 ROWS = {"train": "1", "val": "2", "test": "9"}
 
@@ -81,7 +80,7 @@ def test_the_microbatches_of_a_run_follow_from_its_settings_and_ranks():
     hp = hyperparameters(batch_size=8, accumulate_grad_batches=3, max_tokens_per_batch=1000)
     ranks = SimpleNamespace(data_size=2)
     pipeline = SimpleNamespace(module=torch.nn.Linear(1, 1), ranks=ranks, num_microbatches=4)
-    run = TrainingRun.begin(hp, pipeline, None, identity=identity(hp, "", ROWS))
+    run = TrainingRun(hp, pipeline, None, identity=identity(hp, "", ROWS))
     assert run.batch_plan == BatchPlan(2, 2, 12, max_tokens=250, per_pass=4)
     assert run.batch_plan.global_batch == 48
 
@@ -104,7 +103,7 @@ def test_a_resumed_run_keeps_its_limit_of_tokens(caplog):
     ],
 )
 def test_parallelism_may_change_between_runs(changed):
-    first, second = (parse_hyperparameters({**CONFIGURATION, **more}) for more in ({}, changed))
+    first, second = (hyperparameters(**more) for more in ({}, changed))
     check_identity(identity(first, "abc", ROWS).parts, identity(second, "abc", ROWS), folder=Path("c"))
 
 
@@ -112,9 +111,19 @@ def test_a_checkpoint_from_before_a_setting_existed_resumes_while_it_is_off():
     saved = dict(identity(parse_hyperparameters(CONFIGURATION), "abc", ROWS).parts)
     del saved["ema_decay"]
     check_identity(saved, identity(parse_hyperparameters(CONFIGURATION), "abc", ROWS), folder=Path("c"))
-    averaging = identity(parse_hyperparameters({**CONFIGURATION, "ema_decay": 0.9}), "abc", ROWS)
+    averaging = identity(hyperparameters(ema_decay=0.9), "abc", ROWS)
     with pytest.raises(ContractError, match=r"ema_decay: .* trained with 0\.0, this run has 0\.9"):
         check_identity(saved, averaging, folder=Path("c"))
+
+
+def test_a_setting_that_no_longer_exists_is_ignored_at_its_default_only():
+    hp = parse_hyperparameters({**CONFIGURATION, "modality_dropout": "0.0", "prediction_dtype": "float32"})
+    current = identity(hp, "abc", ROWS)
+    check_identity({**current.parts, "modality_dropout": 0.0}, current, folder=Path("c"))
+    with pytest.raises(ContractError, match=r"modality_dropout: .* trained with 0\.2"):
+        check_identity({**current.parts, "modality_dropout": 0.2}, current, folder=Path("c"))
+    with pytest.raises(ContractError, match=r"modality_dropout: unknown hyperparameter; it was removed"):
+        parse_hyperparameters({**CONFIGURATION, "modality_dropout": 0.2})
 
 
 def test_a_resumed_run_may_train_longer_but_not_differently():
@@ -128,26 +137,20 @@ def test_a_resumed_run_may_train_longer_but_not_differently():
         check_identity(saved, identity(hyperparameters(), "abc", {**ROWS, "train": "3"}), folder=Path("c"))
 
 
-def write_checkpoint(folder, hp):
-    """A complete checkpoint of a run with these settings, as far as it is read without torch."""
-    path = folder / "epoch=0-step=3.ckpt"
-    path.mkdir(parents=True)
-    (path / ".metadata").touch()
-    (path / "state.json").write_text(json.dumps({"step": 3, "identity": dict(identity(hp, "abc", ROWS).parts)}))
-    sizes = {name: (path / name).stat().st_size for name in (".metadata", "state.json")}
-    (path / "manifest.json").write_text(json.dumps(sizes))
+def write_checkpoint_of(hp, folder):
+    write_checkpoint(folder, {"step": 3, "identity": dict(identity(hp, "abc", ROWS).parts)})
 
 
 def test_a_changed_setting_is_found_before_the_data_is_prepared(tmp_path):
     check_resumable(hyperparameters(lr=0.5), tmp_path, given=["lr"])
-    write_checkpoint(tmp_path, hyperparameters())
+    write_checkpoint_of(hyperparameters(), tmp_path)
     check_resumable(hyperparameters(max_epochs=9), tmp_path, given=["max_epochs"])
     with pytest.raises(ContractError, match=r"lr: .* trained with 0\.002, this run has 0\.5"):
         check_resumable(hyperparameters(lr=0.5), tmp_path, given=["lr"])
 
 
 def test_before_the_data_is_prepared_a_preset_may_still_choose_what_the_user_did_not_set(tmp_path):
-    write_checkpoint(tmp_path, hyperparameters(preset="recommended", batch_size=16, weight_decay=0.01))
+    write_checkpoint_of(hyperparameters(preset="recommended", batch_size=16, weight_decay=0.01), tmp_path)
     check_resumable(hyperparameters(preset="recommended", batch_size=8), tmp_path, given=["preset"])
     for names in (["preset", "weight_decay"], ["weight_decay"]):
         with pytest.raises(ContractError, match=r"weight_decay: .* trained with 0\.01, this run has 0\.2"):

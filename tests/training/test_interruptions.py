@@ -6,7 +6,7 @@ import os
 import re
 import signal
 import subprocess
-import time
+import threading
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,17 @@ import torch
 from container import supervisor
 from container.failure import Failure
 from contracts.other_programs import NOT_UPLOADED
-from testing.jobs import ONE_LAYER, TINY_ENCODER, failure_line, run_train, start_train, write_job
+from testing.jobs import (
+    ONE_LAYER,
+    TINY_ENCODER,
+    failure_line,
+    printed,
+    run_train,
+    start_train,
+    start_until,
+    wait_for,
+    write_job,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -23,21 +33,6 @@ LONG = {
     "max_epochs": 6, "checkpoint_every_n_steps": 3, "batch_size": 4, "load_ckpt": False, "encoder_config": ONE_LAYER,
 }  # fmt: skip
 TWO_WORKERS = {**LONG, "nproc_per_node": 2, "batch_size": 2, "max_epochs": 4}
-
-
-def wait_for(condition, *, seconds=120):
-    deadline = time.time() + seconds
-    while time.time() < deadline:
-        found = condition()
-        if found:
-            return found
-        time.sleep(0.02)
-    raise AssertionError("it did not happen in time")
-
-
-def log_of(paths):
-    path = paths.root / "train.log"
-    return path.read_text() if path.is_file() else ""
 
 
 def workers_of(process):
@@ -92,8 +87,7 @@ def assert_same_weights(paths, expected):
 def test_a_job_killed_in_the_middle_ends_with_the_weights_of_an_uninterrupted_one(tmp_path, uninterrupted):
     paths = write_job(tmp_path, overrides=LONG)
     for step in ("step 20/", "step 50/"):
-        process = start_train(paths, warm=True)
-        wait_for(lambda step=step: step in log_of(paths))
+        process = start_until(paths, step)
         process.kill()
         process.wait()
     assert not (paths.model / "model.pth").exists()
@@ -105,7 +99,7 @@ def test_a_job_killed_in_the_middle_ends_with_the_weights_of_an_uninterrupted_on
 def test_the_workers_of_a_killed_job_do_not_live_on(tmp_path):
     paths = write_job(tmp_path, overrides={**LONG, "nproc_per_node": 2})
     process = start_train(paths)
-    wait_for(lambda: "step 5/" in log_of(paths))
+    wait_for(lambda: "step 5/" in printed(paths))
     workers = workers_of(process)
     assert len(workers) == 2
     process.kill()
@@ -122,11 +116,10 @@ def alive(pid):
 
 def test_sigterm_stops_at_a_step_with_a_complete_checkpoint_and_the_next_run_resumes(tmp_path, uninterrupted):
     paths = write_job(tmp_path, overrides=LONG)
-    process = start_train(paths, warm=True)
-    wait_for(lambda: "step 10/" in log_of(paths))
+    process = start_until(paths, "step 10/")
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 143
-    assert "stopped on request: checkpoint epoch=" in log_of(paths).splitlines()[-1]
+    assert "stopped on request: checkpoint epoch=" in printed(paths).splitlines()[-1]
     assert not (paths.model / "model.pth").exists()
     run_train(paths)
     assert_same_weights(paths, uninterrupted)
@@ -135,8 +128,7 @@ def test_sigterm_stops_at_a_step_with_a_complete_checkpoint_and_the_next_run_res
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_worker_that_dies_by_sigkill_ends_the_job_within_a_minute_with_its_cause(tmp_path, rank):
     paths = write_job(tmp_path, overrides={**LONG, "nproc_per_node": 2, "max_restarts": 0})
-    process = start_train(paths, warm=True)
-    wait_for(lambda: "step 5/" in log_of(paths))
+    process = start_until(paths, "step 5/")
     pid = kill_rank(process, rank)
     assert process.wait(timeout=60) == 1
     assert failure_line(paths).startswith(f"worker rank {rank} (pid {pid}) was ended by SIGKILL")
@@ -152,13 +144,12 @@ def kill_rank(process, rank, number=signal.SIGKILL):
 
 def test_workers_are_started_again_from_the_newest_checkpoint_when_one_is_killed(tmp_path, uninterrupted_pair):
     paths = write_job(tmp_path, overrides=TWO_WORKERS)
-    process = start_train(paths, warm=True)
-    wait_for(lambda: "step 20/" in log_of(paths))
+    process = start_until(paths, "step 20/")
     pid = kill_rank(process, 1)
-    wait_for(lambda: "training continues" in log_of(paths))
+    wait_for(lambda: "training continues" in printed(paths))
     kill_rank(process, 0, signal.SIGSEGV)
     assert process.wait(timeout=120) == 0
-    log = log_of(paths)
+    log = printed(paths)
     assert f"worker rank 1 (pid {pid}) was ended by SIGKILL" in log
     assert "restart 1 of 3, from checkpoint epoch=" in log
     assert "restart 2 of 3, from checkpoint epoch=" in log
@@ -174,13 +165,12 @@ def test_a_trial_whose_workers_alone_get_sigterm_goes_on_from_its_newest_checkpo
         tmp_path,
         overrides={**LONG, "load_ckpt": True, "tuning": {"trials": 1, "final_seeds": 1, "space": space}},
     )
-    process = start_train(paths, warm=True)
-    wait_for(lambda: list(paths.tuning.glob("trial-0000/checkpoints/epoch=*")))
+    process = start_until(paths, lambda: any(paths.tuning.glob("trial-0000/checkpoints/epoch=*")))
     pid = kill_rank(process, 0, signal.SIGTERM)
-    assert process.wait(timeout=120) == 0, log_of(paths)[-4000:]
-    assert f"worker rank 0 (pid {pid}) was ended by SIGTERM" in log_of(paths)
-    assert "restart 1 of 3, from checkpoint epoch=" in log_of(paths)
-    assert "trial 0 complete" in log_of(paths)
+    assert process.wait(timeout=120) == 0, printed(paths)[-4000:]
+    assert f"worker rank 0 (pid {pid}) was ended by SIGTERM" in printed(paths)
+    assert "restart 1 of 3, from checkpoint epoch=" in printed(paths)
+    assert "trial 0 complete" in printed(paths)
 
 
 @pytest.mark.long
@@ -188,7 +178,7 @@ def test_a_worker_that_keeps_dying_ends_the_job_after_the_restarts(tmp_path):
     paths = write_job(tmp_path, overrides={**TWO_WORKERS, "max_restarts": 1, "resume": False})
     process = start_train(paths, warm=True)
     for count in (0, 1):
-        wait_for(lambda count=count: log_of(paths).count("training on") > count)
+        wait_for(lambda count=count: printed(paths).count("training on") > count)
         kill_rank(process, 1)
     assert process.wait(timeout=60) == 1
     assert "worker rank 1" in failure_line(paths)
@@ -197,14 +187,13 @@ def test_a_worker_that_keeps_dying_ends_the_job_after_the_restarts(tmp_path):
 
 def test_sigterm_during_a_restart_stops_the_job(tmp_path):
     paths = write_job(tmp_path, overrides=TWO_WORKERS)
-    process = start_train(paths, warm=True)
-    wait_for(lambda: "step 10/" in log_of(paths))
+    process = start_until(paths, "step 10/")
     kill_rank(process, 0)
-    wait_for(lambda: "restart 1 of 3" in log_of(paths))
+    wait_for(lambda: "restart 1 of 3" in printed(paths))
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=30) == 143
-    assert "stopped on request: checkpoint epoch=" in log_of(paths).splitlines()[-1]
-    assert log_of(paths).count("training on") == 1
+    assert "stopped on request: checkpoint epoch=" in printed(paths).splitlines()[-1]
+    assert printed(paths).count("training on") == 1
 
 
 def test_workers_start_while_the_data_is_prepared_and_end_with_a_stop(tmp_path):
@@ -217,17 +206,17 @@ def test_workers_start_while_the_data_is_prepared_and_end_with_a_stop(tmp_path):
         process.terminate()
         assert process.wait(timeout=60) == 143
     wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers))
-    assert "before training began" in log_of(paths)
+    assert "before training began" in printed(paths)
 
 
 @pytest.mark.parametrize("moment", ["", "Data prepared"])
 def test_sigterm_before_training_begins_ends_at_once_and_leaves_nothing_half_done(tmp_path, moment):
     paths = write_job(tmp_path, overrides=LONG)
     process = start_train(paths, warm=bool(moment))  # without a moment, while modules are still being imported
-    wait_for(lambda: moment in log_of(paths) and signal_is_handled(process.pid))
+    wait_for(lambda: moment in printed(paths) and signal_is_handled(process.pid))
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=20) == 143
-    assert "run the same job again" in log_of(paths)
+    assert "run the same job again" in printed(paths)
     assert not any(path.exists() for path in paths.failure_files)
     assert not list(paths.checkpoints.glob("*.ckpt"))
 
@@ -245,8 +234,7 @@ def signal_is_handled(pid):
 @pytest.mark.long
 def test_a_stop_before_the_first_step_changes_nothing(tmp_path, uninterrupted):
     paths = write_job(tmp_path, overrides=LONG)
-    process = start_train(paths, warm=True)
-    wait_for(lambda: "training on" in log_of(paths))
+    process = start_until(paths, "training on")
     process.send_signal(signal.SIGTERM)
     assert process.wait(timeout=60) == 143
     run_train(paths)
@@ -254,12 +242,11 @@ def test_a_stop_before_the_first_step_changes_nothing(tmp_path, uninterrupted):
 
 
 def test_a_second_job_in_the_same_folder_is_refused_and_harms_nothing(tmp_path):
-    paths = write_job(tmp_path, overrides={"encoder_config": ONE_LAYER, "max_epochs": 1})
-    first = start_train(paths, warm=True)
-    wait_for(lambda: "Data prepared" in log_of(paths))
+    paths = write_job(tmp_path, overrides={"encoder_config": ONE_LAYER, "max_epochs": 8})
+    first = start_until(paths, "Data prepared")
     second = start_train(paths, warm=True)
     assert second.wait(timeout=60) == 1
-    assert "another training job is running in this folder" in log_of(paths)
+    assert "another training job is running in this folder" in printed(paths)
     assert first.wait(timeout=120) == 0
     assert not any(path.exists() for path in paths.failure_files)
 
@@ -273,33 +260,44 @@ def test_an_encoder_that_does_not_fit_into_memory_is_refused_with_its_size_and_i
     assert "encoder_config" in paths.failure_files[0].read_text().splitlines()[1]
 
 
-def test_a_full_disk_does_not_keep_the_cause_from_being_written(tmp_path):
+def test_a_job_waits_for_a_killed_one_to_end(tmp_path):
     paths = write_job(tmp_path)
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]
-    if subprocess.run(mount, check=False).returncode:
+    ending = contextlib.ExitStack()
+    ending.enter_context(supervisor._alone_in(paths))
+    timer = threading.Timer(0.5, ending.close)
+    timer.start()
+    with supervisor._alone_in(paths):
+        timer.join()
+
+
+@contextlib.contextmanager
+def small_disk(folder, size):
+    """Mount a file system of `size` over a folder."""
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=False).returncode:
         pytest.skip("mounting a small file system needs root")
     try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_full_disk_does_not_keep_the_cause_from_being_written(tmp_path):
+    paths = write_job(tmp_path)
+    with small_disk(tmp_path, "1m"):
         with supervisor._alone_in(paths):
             filled = subprocess.run(["dd", "if=/dev/zero", f"of={tmp_path / 'filler'}", "bs=512"], capture_output=True)
             assert b"No space left" in filled.stderr
             assert supervisor._fail(paths, Failure("the cause", "the fix")) == 1
         assert failure_line(paths) == "the cause"
-    finally:
-        subprocess.run(["umount", str(tmp_path)], check=True)
 
 
 def test_a_full_disk_while_saving_is_named_and_leaves_the_earlier_checkpoint(tmp_path):
     paths = write_job(tmp_path, overrides={**LONG, "keep_checkpoints": 50})
     paths.checkpoints.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(paths.checkpoints)]
-    if subprocess.run(mount, check=False).returncode:
-        pytest.skip("mounting a small file system needs root")
-    try:
+    with small_disk(paths.checkpoints, "3m"):
         run_train(paths, expect=1)
         assert failure_line(paths).startswith("the disk is full")
         kept = [path for path in paths.checkpoints.glob("*.ckpt") if path.is_dir()]
         assert kept
         assert all((path / "manifest.json").is_file() for path in kept)
         assert not list((paths.checkpoints / NOT_UPLOADED).glob("*"))
-    finally:
-        subprocess.run(["umount", str(paths.checkpoints)], check=True)

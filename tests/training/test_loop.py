@@ -12,8 +12,9 @@ import torch
 
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import RankMesh
+from container.training.job_data import JobData
 from container.training.loop import Trainer
-from container.training.scaler import LossScaler
+from container.training.precision import LossScaler
 from container.training.state import TrainingState, ValidationSchedule
 from testing.encoder_families import hyperparameters, packed_batch
 
@@ -39,15 +40,14 @@ def reported_losses(
         state=TrainingState(),
     )
     split: Any = SimpleNamespace(column=lambda _: pa.chunked_array([[0]]))
+    fitted: Any = SimpleNamespace(fitted=SimpleNamespace(class_labels=(0, 1)))
     trainer = Trainer(
         SimpleNamespace(hp=hyperparameters(log_every_n_steps=every)),
         run,
-        splits={"train": split, "val": split},
-        class_labels=(0, 1),
-        class_weights=[1.0, 1.0],
+        data=JobData(fitted, {"train": split, "val": split}, [1.0, 1.0]),
         schedule=ValidationSchedule(100, 25, 1, 1.0),
         progress=SimpleNamespace(step=lambda **_: None, report=lambda *_: {}),
-        profiler=SimpleNamespace(step=lambda: None),
+        profiler=None,
         stop=SimpleNamespace(requested=False),
     )
     trainer._has_stepped = True

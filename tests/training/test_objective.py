@@ -138,11 +138,6 @@ def test_given_weights_are_taken_and_none_are_all_one():
     assert resolve_class_weights(hyperparameters(), [0, 1], {}) == [1.0, 1.0]
 
 
-def test_another_word_than_balanced_is_refused():
-    with pytest.raises(ContractError, match="class_weights: 'even' is invalid"):
-        hyperparameters(class_weights="even")
-
-
 def test_the_exponent_without_the_focal_loss_has_no_effect_and_the_log_says_so():
     (sentence,) = unused_settings(hyperparameters(focal_gamma=3.0))
     assert sentence == "focal_gamma is set and has no effect here: loss is not focal."

@@ -4,14 +4,8 @@ import torch
 
 from container.models.build import build_classifier
 from container.training.optimizer import build_optimizer, learning_rate
-from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.model_classes import MODEL_CLASSES
-from testing import encoder_families
-from testing.jobs import CONFIGURATION
-
-
-def hyperparameters(**overrides):
-    return parse_hyperparameters({**CONFIGURATION, **overrides})
+from testing.encoder_families import hyperparameters, standard_transform, write_config
 
 
 def test_the_rate_warms_up_linearly_then_decays_to_the_floor():
@@ -51,12 +45,12 @@ def test_a_rank_whose_parameters_are_all_frozen_has_an_optimizer_that_changes_no
 
 
 @pytest.mark.parametrize("name", MODEL_CLASSES)
-@pytest.mark.parametrize("embedding", ["none", "periodic"])
+@pytest.mark.parametrize("embedding", ["none", "piecewise_linear"])
 def test_no_bias_of_any_class_decays(tmp_path, name, embedding):
     numbers = {"tab_field_list": list("abcd"), "numeric_embedding": embedding} if name != "bert" else {}
-    hp = encoder_families.hyperparameters(model_class=name, weight_decay=0.5, **numbers)
-    files = [encoder_families.write_config(tmp_path / field.role, "bert") for field in hp.text_fields]
-    transform = encoder_families.standard_transform(4)
+    hp = hyperparameters(model_class=name, weight_decay=0.5, **numbers)
+    files = [write_config(tmp_path / field.role, "bert") for field in hp.text_fields]
+    transform = standard_transform(4)
     model = build_classifier(hp, files, tabular_dim=4, numeric_transform=transform)
     decaying = {
         id(weight)

@@ -11,14 +11,16 @@ import torch
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import RankMesh
 from container.training.predict import predict_split, prediction_batch
+from container.training.stop import StopFlag
 from testing.encoder_families import hyperparameters, packed_batch
 
 
 class Split:
-    """Records with 10, 20, 30, ... tokens."""
+    """Records with 10, 20, 30, ... tokens, or as many as `tokens` each."""
 
-    def __init__(self, records: int) -> None:
+    def __init__(self, records: int, *, tokens: int | None = None) -> None:
         self.records = records
+        self.tokens = tokens
 
     def __len__(self) -> int:
         return self.records
@@ -27,7 +29,7 @@ class Split:
         return pa.chunked_array([np.arange(self.records)])
 
     def token_counts(self, positions):
-        return 10 * (positions + 1)
+        return 10 * (positions + 1) if self.tokens is None else np.full(len(positions), self.tokens)
 
     def pack(self, positions):
         batch = packed_batch([[int(tokens)] for tokens in self.token_counts(positions)])
@@ -44,19 +46,13 @@ def sizes_of(records, **settings):
 
     ranks = RankMesh(torch.device("cpu"), None, ParallelDegrees(), rank=0, world_size=1, coordinates={})
     execution = SimpleNamespace(ranks=ranks, num_microbatches=1, module=torch.nn.Module(), predict=predict)
-    predict_split(execution, Split(records), hp=hyperparameters(**settings), between_batches=lambda: None)
+    predict_split(execution, Split(records), hp=hyperparameters(**settings), stop=StopFlag())
     return sizes
 
 
 @pytest.mark.parametrize(
     ("batch_size", "expected"),
-    [
-        (1, [4] * 20),
-        (8, [32, 32, 16]),
-        (16, [32, 32, 16]),
-        (24, [24, 24, 24, 8]),
-        (40, [40, 40]),
-    ],
+    [(1, [4] * 20), (8, [32, 32, 16]), (16, [32, 32, 16]), (24, [24, 24, 24, 8]), (40, [40, 40])],
 )
 def test_small_batches_are_up_to_four_times_as_large_as_in_training_but_not_beyond_32_records(batch_size, expected):
     assert [records for records, _ in sizes_of(80, batch_size=batch_size)] == expected

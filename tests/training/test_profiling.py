@@ -3,12 +3,10 @@
 import gzip
 import json
 import platform
-import subprocess
-import sys
 
 import pytest
 
-from testing.jobs import REPOSITORY, run_train, write_job
+from testing.jobs import run_python, run_train, write_job
 
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
@@ -71,5 +69,4 @@ print(before - resident())
 
 @pytest.mark.skipif("glibc" not in platform.libc_ver(), reason="another C library decides for itself")
 def test_fragmented_memory_of_batches_is_returned_to_the_system():
-    done = subprocess.run([sys.executable, "-c", FREED], cwd=REPOSITORY, capture_output=True, text=True, check=True)
-    assert float(done.stdout) > 50
+    assert float(run_python(FREED).stdout) > 50

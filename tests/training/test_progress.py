@@ -1,7 +1,7 @@
 import math
 import os
 
-from container.training.progress import _FINISH_SECONDS, _TimeLeft, duration, metric_line
+from container.training.progress import _FINISH_SECONDS, Progress, duration, metric_line
 
 
 def test_a_metric_line_is_read_by_the_documented_regular_expression():
@@ -40,14 +40,14 @@ def test_a_terminal_gets_a_bar_and_a_log_file_plain_lines():
     assert on_terminal.returncode == 0
 
 
-def test_time_left_is_the_mean_of_the_run_and_includes_what_follows_training(monkeypatch):
+def test_time_left_is_the_mean_of_the_run_and_includes_what_follows_training(monkeypatch, tmp_path):
     now = [0.0]
     monkeypatch.setattr("container.training.progress.time.perf_counter", lambda: now[0])
-    left = _TimeLeft(total_steps=11, step=0)
-    assert left.seconds(0) == math.inf
+    progress = Progress(reports=False, total_steps=11, max_epochs=1, step=0, tensorboard=tmp_path)
+    assert progress._seconds_left(0) == math.inf
     for step in range(1, 6):
         now[0] += 100 if step == 1 else 2  # the first step allocates
-        left.step()
-    assert left.seconds(5) == 6 * 2 + _FINISH_SECONDS
-    left.validation_seconds = 3.0
-    assert left.seconds(11) == 2 * 3.0 + _FINISH_SECONDS
+        progress.step(rows=1, tokens=1, computed=1)
+    assert progress._seconds_left(5) == 6 * 2 + _FINISH_SECONDS
+    progress.validated({}, records=1, seconds=3.0, best=False)
+    assert progress._seconds_left(11) == 2 * 3.0 + _FINISH_SECONDS

@@ -1,6 +1,4 @@
-import json
 import time
-from dataclasses import asdict
 
 import pytest
 
@@ -36,17 +34,7 @@ def test_a_part_that_occurs_again_adds_to_its_time(clock):
     assert timeline.seconds == {"train": 3.0, "validate": 2.0}
 
 
-def test_a_timeline_continues_in_another_process_through_json(clock):
-    timeline = Timeline(100.0)
-    clock(1.0)
-    timeline.mark("prepare data")
-    continued = Timeline(**json.loads(json.dumps(asdict(timeline))))
-    clock(3.0)
-    continued.mark("start workers")
-    assert continued.seconds == {"prepare data": 1.0, "start workers": 2.0}
-
-
-def test_job_json_carries_the_timeline_to_the_workers(clock, tmp_path):
+def test_a_job_carries_the_timeline_to_the_workers(clock, tmp_path):
     job = Job(JobPaths(tmp_path), parse_hyperparameters(CONFIGURATION), Scratch(tmp_path), tmp_path, Timeline(100.0))
     clock(1.0)
     job.timeline.mark("prepare data")

@@ -12,9 +12,9 @@ import torch
 from container.training.checkpoint_files import complete_checkpoints
 from contracts.other_programs import MARKERS, NOT_UPLOADED
 from contracts.paths import JobPaths
-from testing.jobs import ONE_LAYER, run_train, start_train, write_job
+from testing.jobs import ONE_LAYER, run_train, start_until, write_job
 from testing.uploader import SECONDS, uploading
-from tests.training.test_interruptions import log_of, wait_for
+from tests.training.test_interruptions import assert_same_weights
 
 pytestmark = pytest.mark.slow
 
@@ -27,27 +27,14 @@ JOB = {
 @pytest.fixture(scope="module")
 def weights(tmp_path_factory):
     """The weights of a job without an uploader."""
-    return weights_of(trained(write_job(tmp_path_factory.mktemp("alone"), overrides=JOB)))
-
-
-def trained(paths: JobPaths) -> JobPaths:
+    paths = write_job(tmp_path_factory.mktemp("alone"), overrides=JOB)
     run_train(paths)
-    return paths
-
-
-def weights_of(paths: JobPaths) -> dict[str, torch.Tensor]:
     return torch.load(paths.model / "model.pth", weights_only=True)
-
-
-def assert_equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> None:
-    for name, value in one.items():
-        assert torch.equal(value, other[name]), name
 
 
 def killed(paths: JobPaths, line: str) -> None:
     """Run a job until its log has the line, and until what it has saved then is uploaded; then kill it."""
-    process = start_train(paths, warm=True)
-    wait_for(lambda: line in log_of(paths))
+    process = start_until(paths, line)
     time.sleep(3 * SECONDS)
     process.kill()
     process.wait()
@@ -65,7 +52,7 @@ def test_a_job_with_many_saves_keeps_the_newest_checkpoints_and_no_other(tmp_pat
     paths = write_job(tmp_path / "job", overrides=JOB)
     with uploading(paths.checkpoints, tmp_path / "bucket", everywhere=True):
         run_train(paths)
-    assert_equal(weights_of(paths), weights)
+    assert_same_weights(paths, weights)
     complete = complete_checkpoints(paths.checkpoints)
     best = (paths.checkpoints / "best.ckpt").read_text().strip()
     assert [each.step for each in complete if each.folder.name != best or each.step > 43] == [44, 45]
@@ -85,7 +72,7 @@ def test_a_job_goes_on_from_the_uploaded_checkpoints_after_it_was_killed(tmp_pat
     with uploading(other.checkpoints, tmp_path / "other-bucket"):
         log = run_train(other)
     assert "resuming from epoch=" in log
-    assert_equal(weights_of(other), weights)
+    assert_same_weights(other, weights)
 
 
 def test_a_job_starts_over_while_the_uploader_runs(tmp_path, weights):
@@ -94,7 +81,7 @@ def test_a_job_starts_over_while_the_uploader_runs(tmp_path, weights):
         killed(paths, "step 20/")
         log = run_train(paths)
     assert "resuming from" not in log
-    assert_equal(weights_of(paths), weights)
+    assert_same_weights(paths, weights)
 
 
 ENSEMBLE = {**JOB, "max_epochs": 1, "ensemble": 2}
@@ -134,8 +121,7 @@ def test_an_ensemble_starts_over_while_the_uploader_runs(tmp_path):
 def test_a_stopped_job_goes_on_from_its_last_step_without_the_markers(tmp_path, weights):
     paths = write_job(tmp_path / "job", overrides=JOB)
     with uploading(paths.checkpoints, tmp_path / "bucket"):
-        process = start_train(paths, warm=True)
-        wait_for(lambda: "step 20/" in log_of(paths))
+        process = start_until(paths, "step 20/")
         process.send_signal(signal.SIGTERM)
         assert process.wait(timeout=60) == 143
     step = complete_checkpoints(paths.checkpoints)[-1].step
@@ -144,4 +130,4 @@ def test_a_stopped_job_goes_on_from_its_last_step_without_the_markers(tmp_path, 
         paths.checkpoints, other.checkpoints, ignore=shutil.ignore_patterns(*(f"*{ending}" for ending in MARKERS))
     )
     assert f"after {step} steps" in run_train(other)
-    assert_equal(weights_of(other), weights)
+    assert_same_weights(other, weights)

@@ -1,24 +1,21 @@
 """An ensemble trains each network once, however often it is killed, and its model averages their probabilities."""
 
 import json
-import logging
 import re
 import shutil
-import time
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
-import torch.distributed as dist
 
 from container import supervisor
 from container.data.loader import step_batches
 from container.data.sampler import BatchPlan
 from container.errors import MemberFailed, StopAgreed, StoppedBeforeTraining
 from container.failure import Failure
-from container.job import Fold, Job, Member, Scratch
+from container.job import Job, Member, Scratch
 from container.launch import run_queue
 from container.launch.run_queue import Shares
 from container.parallel.degrees import ParallelDegrees
@@ -27,14 +24,13 @@ from container.predictor import Predictor
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.risk_tables import fold_of
 from container.results import members
-from container.results.distill import distill
-from container.results.members import predict_members
+from container.results.members import distill, predict_members
 from container.training.checkpoint import load_weights
 from container.training.checkpoint_files import complete_checkpoints
 from container.training.job_data import JobData
 from container.training.state import EarlyStopping, TrainingState, is_finished
 from container.training.stop import StopFlag
-from container.training.train import build_model, train_and_predict, train_only
+from container.training.train import build_model, train_only
 from container.tuning import ensemble
 from container.tuning.ensemble import train_members
 from contracts.errors import ContractError
@@ -47,19 +43,16 @@ from testing.jobs import (
     ONE_LAYER,
     metrics,
     run_train,
-    start_train,
+    start_until,
     table,
+    write_checkpoint,
     write_job,
 )
+from testing.one_rank import prepared_job, train_job
 
 JOB = {"encoder_config": ONE_LAYER, "val_check_interval": 0.5, "explain": 20, "early_stop_metric": "val/auroc"}
 AVERAGED = {**JOB, "ensemble": 2, "max_epochs": 6, "early_stop_patience": 9}  # long enough to be killed
 PROBABILITIES = ["prob_class_0", "prob_class_1"]
-
-
-def log_of(paths):
-    path = paths.root / "train.log"
-    return path.read_text() if path.is_file() else ""
 
 
 def state_of(paths):
@@ -90,33 +83,36 @@ def averaged(tmp_path_factory):
     return paths, run_train(paths)
 
 
-def members_of(paths):
-    """The networks of a finished job, with the weights of their checkpoints."""
-    hp = load_hyperparameters(paths)
-    prepared = prepare_data(paths, hp)
-    networks = []
-    for folder in sorted(paths.ensemble.iterdir()):
-        checkpoints = complete_checkpoints(folder / "checkpoints")
+def networks_of(job, *folders):
+    """The networks of a job with the weights of the best checkpoints in these folders."""
+    for folder in folders:
+        checkpoints = complete_checkpoints(folder)
         best = checkpoints[-1].content["state"]["best_step"]
-        network = build_model(hp, prepared, pretrained=False)
+        network = build_model(job.hp, JobData.open(job).prepared, pretrained=False)
         load_weights(network, next(each for each in checkpoints if each.step == best))
-        networks.append(network.eval())
-    return networks, prepared
+        yield network.eval()
+
+
+def members_of(paths):
+    """The networks of a finished job, and the job."""
+    job = prepared_job(paths)
+    return list(networks_of(job, *sorted(paths.ensemble.glob("*/checkpoints")))), job
+
+
+def probabilities(network, split):
+    """The probabilities of the records of a split. [N, K]"""
+    with torch.no_grad():
+        return network(split.pack(np.arange(len(split)))).softmax(-1).numpy()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("backend", ["onnx", "torch"])
 def test_the_model_gives_the_mean_of_the_probabilities_of_its_networks(averaged, backend):
     paths, _ = averaged
-    networks, _ = members_of(paths)
-    job = Job(
-        paths, load_hyperparameters(paths), Scratch(paths.root), prepare_data(paths, load_hyperparameters(paths)).folder
-    )
-    test = JobData.open(job).splits["test"]
-    with torch.no_grad():
-        each = [network(test.pack(np.arange(len(test)))).softmax(-1) for network in networks]
-    assert not torch.allclose(each[0], each[1], atol=1e-3)
-    expected = torch.stack(each).mean(0).numpy()
+    networks, job = members_of(paths)
+    each = [probabilities(network, JobData.open(job).splits["test"]) for network in networks]
+    assert not np.allclose(each[0], each[1], atol=1e-3)
+    expected = np.mean(each, 0)
     np.testing.assert_allclose(predictions(paths), expected, atol=1e-5)
     np.testing.assert_allclose(
         Predictor.load(paths.model, backend=backend).predict(table(24, seed=2)), expected, atol=1e-4
@@ -162,13 +158,8 @@ def test_an_ensemble_that_is_killed_again_and_again_has_the_same_weights_and_rep
     def has_checkpoint(seed):
         return any(paths.ensemble.glob(f"seed-{seed}/checkpoints/epoch*"))
 
-    for reached in (lambda: has_checkpoint(42), lambda: has_checkpoint(43), lambda: "evaluating" in log_of(paths)):
-        process = start_train(paths, warm=True)
-        deadline = time.monotonic() + 120
-        while not reached():
-            assert process.poll() is None
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+    for reached in (lambda: has_checkpoint(42), lambda: has_checkpoint(43), "evaluating"):
+        process = start_until(paths, reached)
         process.kill()
         process.wait()
     log = run_train(paths)
@@ -182,22 +173,19 @@ def test_an_ensemble_that_is_killed_again_and_again_has_the_same_weights_and_rep
 def test_cross_fit_writes_each_training_row_s_probabilities_by_the_network_that_did_not_train_on_it(tmp_path):
     paths = write_job(tmp_path, overrides={**JOB, "cross_fit": 3, "explain": 0, "label_issues": True})
     assert re.search(r"label_issues: \d+ of 60 training rows", run_train(paths))
-    networks, prepared = members_of(paths)
-    hp = load_hyperparameters(paths)
-    train = JobData.open(Job(paths, hp, Scratch(paths.root), prepared.folder)).splits["train"]
+    networks, job = members_of(paths)
+    train = JobData.open(job).splits["train"]
     found = pd.read_parquet(paths.output_data / "train_out_of_fold.parquet")
     rows = train.column("row").to_numpy()
     assert list(found.columns) == ["row", "label", *PROBABILITIES]
     assert found["row"].tolist() == rows.tolist()
     assert found["label"].tolist() == train.column("label").to_pylist()
-    folds = fold_of(rows, seed=hp.seed, num_folds=3)
-    with torch.no_grad():
-        by_network = [network(train.pack(np.arange(len(train)))).softmax(-1).numpy() for network in networks]
-    expected = np.stack(by_network)[folds, np.arange(len(train))]
+    folds = fold_of(rows, seed=job.hp.seed, num_folds=3)
+    expected = np.stack([probabilities(network, train) for network in networks])[folds, np.arange(len(train))]
     np.testing.assert_allclose(found[PROBABILITIES].to_numpy(), expected, atol=1e-5)
     for number, folder in enumerate(sorted(paths.ensemble.iterdir())):
         state = complete_checkpoints(folder / "checkpoints")[-1].content["state"]
-        assert state["step"] == hp.max_epochs * -(-int((folds != number).sum()) // hp.batch_size)
+        assert state["step"] == job.hp.max_epochs * -(-int((folds != number).sum()) // job.hp.batch_size)
 
 
 @pytest.mark.long
@@ -224,12 +212,7 @@ def test_the_networks_of_the_best_settings_become_the_model_that_ensemble_model_
 def test_a_distilled_job_that_is_killed_continues_and_its_model_is_one_network(tmp_path):
     overrides = {**JOB, "cross_fit": 2, "ensemble_model": "distill", "max_epochs": 4, "explain": 0}
     paths = write_job(tmp_path, overrides=overrides)
-    process = start_train(paths, warm=True)
-    deadline = time.monotonic() + 300
-    while not any(paths.checkpoints.glob("epoch*")):
-        assert process.poll() is None
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    process = start_until(paths, lambda: any(paths.checkpoints.glob("epoch*")))
     process.kill()
     process.wait()
     log = run_train(paths)
@@ -242,14 +225,6 @@ def test_a_distilled_job_that_is_killed_continues_and_its_model_is_one_network(t
     assert not any(name.startswith("members.") for name in state_of(paths))
     assert len(pd.read_parquet(paths.output_data / "train_out_of_fold.parquet")) == 60
     np.testing.assert_allclose(Predictor.load(paths.model).predict(table(24, seed=2)), predictions(paths), atol=1e-4)
-
-
-@pytest.fixture
-def one_rank():
-    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
-    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 def train_here(paths, **settings):
@@ -266,7 +241,7 @@ def train_here(paths, **settings):
         planned = ensemble._planned(paths, hp, i)
         own, scratch = JobPaths(planned.folder), Scratch(paths.root)
         job = Job(own, planned.hp, scratch, prepared, kind="trial", fold=planned.fold)
-        train_only(job, build_mesh(ParallelDegrees.resolve(hp, 1)), data=JobData.open(job), stop=StopFlag())
+        train_job(job, run=train_only)
         trained.append(Member(planned.folder.name, own.checkpoints, planned.fold))
     return Job(paths, hp, Scratch(paths.root), prepared, members=tuple(trained))
 
@@ -315,40 +290,33 @@ def distilled(job, world_size=1, *, stop=None, root=None):
 
 def train_targets(job):
     """The probabilities of train by each network. n x [N, K]"""
-    prepared, train = JobData.open(job).prepared, JobData.open(job).splits["train"]
-    for member in job.members:
-        checkpoints = complete_checkpoints(member.checkpoints)
-        best = checkpoints[-1].content["state"]["best_step"]
-        network = build_model(job.hp, prepared, pretrained=False)
-        load_weights(network, next(each for each in checkpoints if each.step == best))
-        with torch.no_grad():
-            yield network.eval()(train.pack(np.arange(len(train)))).softmax(-1).numpy()
+    networks = networks_of(job, *(member.checkpoints for member in job.members))
+    return [probabilities(network, JobData.open(job).splits["train"]) for network in networks]
 
 
-def teacher(job):
+def targets(job):
     ranks = build_mesh(ParallelDegrees.resolve(job.hp, 1))
-    return members.Members(job, ranks, data=JobData.open(job), stop=StopFlag()).teacher()
+    found = members.predict_each(job, ranks, "val", data=JobData.open(job), stop=StopFlag(), train=True)
+    return found.of_train
 
 
 def test_the_targets_of_an_ensemble_are_the_mean_of_its_networks_probabilities(one_rank, tmp_path):
     job = train_here(write_job(tmp_path, overrides={**JOB, "max_epochs": 1}), ensemble_model="distill")
     first, second = train_targets(job)
     assert not np.allclose(first, second, atol=1e-3)
-    np.testing.assert_allclose(teacher(job).targets, (first + second) / 2, atol=1e-5)
+    np.testing.assert_allclose(targets(job), (first + second) / 2, atol=1e-5)
 
 
 def test_the_target_of_a_cross_fitted_row_is_of_the_network_that_did_not_train_on_it(one_rank, tmp_path):
     job = train_here(write_job(tmp_path, overrides={**JOB, "max_epochs": 1}), cross_fit=2, ensemble_model="distill")
     rows = JobData.open(job).splits["train"].column("row").to_numpy()
     folds = fold_of(rows, seed=job.hp.seed, num_folds=2)
-    expected = np.stack(list(train_targets(job)))[folds, np.arange(len(rows))]
-    np.testing.assert_allclose(teacher(job).targets, expected, atol=1e-5)
+    expected = np.stack(train_targets(job))[folds, np.arange(len(rows))]
+    np.testing.assert_allclose(targets(job), expected, atol=1e-5)
 
 
 def test_each_record_of_a_batch_has_the_target_of_its_row(tmp_path):
-    paths = write_job(tmp_path)
-    hp = load_hyperparameters(paths)
-    data = JobData.open(Job(paths, hp, Scratch(tmp_path), prepare_data(paths, hp).folder))
+    data = JobData.open(prepared_job(write_job(tmp_path)))
     rows = data.splits["train"].column("row").to_numpy()
     train = data.with_targets(np.stack([rows, -rows], axis=1)).splits["train"]
     for split in (train, train.part(np.arange(9, 50))):
@@ -398,8 +366,7 @@ def test_a_network_learns_from_the_members_of_its_ensemble(one_rank, tmp_path):
     job = train_here(write_job(tmp_path, overrides={**JOB, "max_epochs": 1}), ensemble_model="distill")
     found = distilled(job, root=tmp_path / "distilled")
     alone = Job(JobPaths(tmp_path / "alone"), job.hp, job.scratch, job.prepared)
-    ranks = build_mesh(ParallelDegrees.resolve(job.hp, 1))
-    without = train_and_predict(alone, ranks, data=JobData.open(alone), stop=StopFlag())
+    without = train_job(alone)
     assert not np.allclose(found.logits["val"], without.logits["val"], atol=1e-4)
     assert found.weights.startswith("one network, trained on the probabilities of 2: ")
 
@@ -437,17 +404,6 @@ def test_networks_that_were_trained_with_other_settings_are_refused(one_rank, tm
     changed = parse_hyperparameters({**load_hyperparameters(paths).model_dump(exclude_unset=True), "lr": 5e-3})
     with pytest.raises(ContractError, match=r"lr: the checkpoint in .*seed-42.* was trained with 0\.002"):
         train_members(paths, changed, prepare_data(paths, changed), num_gpus=0)
-
-
-def test_the_log_says_that_a_finished_network_has_more_epochs_than_a_lower_max_epochs(one_rank, tmp_path, caplog):
-    paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 2, "ensemble": 2})
-    train_here(paths)
-    lower = parse_hyperparameters({**load_hyperparameters(paths).model_dump(exclude_unset=True), "max_epochs": 1})
-    with caplog.at_level(logging.INFO):
-        train_members(paths, lower, prepare_data(paths, lower), num_gpus=0)
-    for name in ("seed-42", "seed-43"):
-        sentence = f"{name}: max_epochs is 1, but its checkpoint has more epochs; they stay. resume=false starts over."
-        assert sentence in caplog.messages
 
 
 def test_the_curves_and_the_profile_of_each_network_are_in_the_output_of_every_run(one_rank, tmp_path):
@@ -564,12 +520,7 @@ class Runs:
                 self.failure = Failure("lr: the loss is not finite", "Lower lr.")
                 return True
             self.completed = True
-            checkpoint = self.folder / "checkpoints" / "epoch=0-step=1.ckpt"
-            checkpoint.mkdir(parents=True)
-            state = json.dumps({"step": 1, "state": {"step": 1, "best_value": 0.5}})
-            (checkpoint / "state.json").write_text(state)
-            (checkpoint / ".metadata").touch()
-            (checkpoint / "manifest.json").write_text(json.dumps({".metadata": 0, "state.json": len(state)}))
+            write_checkpoint(self.folder / "checkpoints", {"step": 1, "state": {"step": 1, "best_value": 0.5}})
             return True
 
         def request_stop(self):
@@ -635,13 +586,3 @@ def test_a_stopped_ensemble_says_how_many_networks_are_trained(monkeypatch, tmp_
 def test_networks_train_side_by_side_only_on_gpus_that_one_leaves_over(num_gpus, settings, expected):
     found = Shares.of_members(parse_hyperparameters({**CONFIGURATION, **settings}), num_gpus=num_gpus)
     assert (found.parallel, found.num_workers) == expected
-
-
-def test_a_job_carries_its_members_to_its_workers(tmp_path):
-    scratch = Scratch(tmp_path)
-    hp = load_hyperparameters(write_job(tmp_path))
-    fold = Fold(1, 3, 42)
-    job = Job(write_job(tmp_path), hp, scratch, tmp_path, members=(Member("fold-1", tmp_path, fold),), fold=fold)
-    job.write()
-    read = Job.read(scratch)
-    assert (read.members, read.fold) == (job.members, fold)

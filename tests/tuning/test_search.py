@@ -8,16 +8,11 @@ import signal
 import time
 
 import pytest
-import torch.distributed as dist
 
 from container.__main__ import main
 from container.job import Job, Scratch
-from container.parallel.degrees import ParallelDegrees
-from container.parallel.mesh import build_mesh
-from container.preprocessing.prepare import prepare_data
 from container.training.checkpoint_files import complete_checkpoints
 from container.training.job_data import JobData
-from container.training.stop import StopFlag
 from container.training.train import train_only
 from container.tuning.search import search
 from container.tuning.study import TuningStudy
@@ -27,13 +22,15 @@ from testing.jobs import (
     ONE_LAYER,
     failure_line,
     metrics,
+    printed,
     run_train,
-    start_train,
+    start_until,
     table,
     write_hyperparameters,
     write_job,
     write_table,
 )
+from testing.one_rank import prepared_job, train_job
 
 SEARCH = {
     "metric": "val/auroc",
@@ -43,15 +40,10 @@ SEARCH = {
         "max_sen_len": [16, 24],
         "max_epochs": [2, 3],
         "model_class": ["multimodal_bert", "bert"],
-        "modality_dropout": [0.0, 0.2],  # 0.2 is refused with bert
+        "numeric_embedding": ["none", "piecewise_linear"],  # refused with bert
     },
 }
 JOB = {"encoder_config": ONE_LAYER, "val_check_interval": 0.5, "explain": 0}
-
-
-def log_of(paths):
-    path = paths.root / "train.log"
-    return path.read_text() if path.is_file() else ""
 
 
 def study_of(paths):
@@ -87,10 +79,10 @@ def test_the_search_ends_with_as_many_trials_as_wanted_and_one_line_for_each(sea
 @pytest.mark.slow
 def test_an_invalid_combination_is_a_pruned_trial_with_its_reason(searched):
     paths, _ = searched
-    refused = {"model_class": '"bert"', "modality_dropout": "0.2"}
+    refused = {"model_class": '"bert"', "numeric_embedding": '"piecewise_linear"'}
     invalid = [trial for trial in study_of(paths).trials if trial.drawn.items() >= refused.items()]
     assert invalid
-    assert all(trial.reason.startswith("invalid: modality_dropout: is 0.2") for trial in invalid)
+    assert all(trial.reason.startswith("invalid: numeric_embedding: is 'piecewise_linear'") for trial in invalid)
     assert {trial.state for trial in invalid} == {"pruned"}
 
 
@@ -104,7 +96,8 @@ def test_complete_trials_record_the_loss_that_decides_between_equal_values(searc
 def test_data_is_prepared_once_for_each_preparation_setting(searched):
     paths, log = searched
     assert log.count("Data found prepared") > 1
-    ran = {(row["max_sen_len"], row["model_class"]) for row in rows_of(paths) if row["steps"]}
+    prepares = ("max_sen_len", "model_class", "numeric_embedding")
+    ran = {tuple(row[name] for name in prepares) for row in rows_of(paths) if row["steps"]}
     assert log[: log.index("trial 5 ")].count("Data prepared in") <= len(ran) < len(rows_of(paths))
 
 
@@ -146,11 +139,7 @@ def test_the_report_of_the_winner_describes_the_search(searched):
 def test_a_search_that_is_killed_again_and_again_ends_with_the_same_study(searched, tmp_path):
     paths = write_job(tmp_path, overrides={**JOB, "tuning": SEARCH})
     for wanted in ("Data prepared in", "trial 0 ", "trial 2 ", "trial 4 ", "winner: "):
-        process = start_train(paths, warm=True)
-        deadline = time.monotonic() + 120
-        while wanted not in log_of(paths) and process.poll() is None:
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        process = start_until(paths, wanted)
         time.sleep(0.3)
         process.kill()
         process.wait()
@@ -164,12 +153,10 @@ def test_a_search_that_is_killed_again_and_again_ends_with_the_same_study(search
 @pytest.mark.slow
 def test_a_stopped_search_exits_as_a_stopped_job_and_goes_on(searched, tmp_path):
     paths = write_job(tmp_path, overrides={**JOB, "tuning": SEARCH})
-    process = start_train(paths, warm=True)
-    while "trial 0 " not in log_of(paths):
-        time.sleep(0.02)
+    process = start_until(paths, "trial 0 ")
     process.terminate()
     assert process.wait(timeout=120) == 143
-    assert "the search has 1 of 6 trials" in log_of(paths)
+    assert "the search has 1 of 6 trials" in printed(paths)
     assert [trial.number for trial in study_of(paths).trials if trial.is_finished] == [0]
     write_hyperparameters(paths, {**JOB, "tuning": {**SEARCH, "trials": 3}})
     run_train(paths)
@@ -184,24 +171,20 @@ def test_parallel_trials_are_complete_although_a_worker_of_one_is_killed(tmp_pat
     paths = write_job(tmp_path, overrides=overrides, rows=(400, 24, 24))
     scratch = tmp_path / "scratch"
     scratch.mkdir()
-    process = start_train(paths, warm=True, TMPDIR=str(scratch))
     trial = paths.tuning / "trial-0000"
-    deadline = time.monotonic() + 120
-    while not (trial / "checkpoints" / "last.ckpt").is_file():
-        assert process.poll() is None, log_of(paths)
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    process = start_until(paths, (trial / "checkpoints" / "last.ckpt").is_file, TMPDIR=str(scratch))
     os.kill(worker_of(trial, scratch), signal.SIGKILL)
-    assert process.wait(timeout=120) == 0, log_of(paths)
-    assert "restart 1 of 3, from checkpoint epoch=0-step=" in log_of(paths)
-    assert "2 at a time with nproc_per_node 1" in log_of(paths)
+    assert process.wait(timeout=120) == 0, printed(paths)
+    assert "restart 1 of 3, from checkpoint epoch=0-step=" in printed(paths)
+    assert "2 at a time with nproc_per_node 1" in printed(paths)
     assert [row["state"] for row in rows_of(paths)] == ["complete", "complete"]
 
 
 def worker_of(folder, scratch):
     """The process id of the worker that trains in `folder`, from the scratch folders of the runs."""
-    jobs = [job for job in scratch.glob("trial-*/job.json") if json.loads(job.read_text())["root"] == str(folder)]
-    return json.loads((jobs[0].parent / "pid.rank0").read_text())
+    jobs = (file.parent for file in scratch.glob("trial-*/job.pickle"))
+    (run,) = (each for each in jobs if Job.read(Scratch(each)).paths.root == folder)
+    return json.loads((run / "pid.rank0").read_text())
 
 
 def test_the_options_of_the_command_tune_are_settings_of_the_search(tmp_path, monkeypatch):
@@ -220,14 +203,6 @@ def test_a_search_whose_parallel_trials_have_no_result_fails_with_the_first_caus
     log = run_train(paths, expect=1)
     assert log.index("Data found prepared in") < log.index(" fail: "), "the second began before the first ended"
     assert failure_line(paths).startswith("tuning: no trial has a result; trial 0: lr: the loss or its gradient")
-
-
-@pytest.mark.slow
-def test_hours_that_are_too_few_for_one_trial_are_refused_with_its_duration(tmp_path):
-    tuning = {"trials": 3, "max_hours": 1e-6, "space": {"lr": [1e-3, 2e-3]}}
-    paths = write_job(tmp_path, overrides={**JOB, "tuning": tuning})
-    run_train(paths, expect=1)
-    assert re.match(r"tuning.max_hours: 1e-06 h is too short for one trial: the first took \d+ s", failure_line(paths))
 
 
 def test_data_that_no_trial_can_use_ends_the_search_at_once_and_may_be_corrected(tmp_path):
@@ -262,18 +237,11 @@ def test_a_search_on_several_hosts_is_refused(tmp_path):
         choose_settings(given, hosts=2)
 
 
-def test_a_trial_never_opens_test(tmp_path):
+def test_a_trial_never_opens_test(one_rank, tmp_path):
     paths = write_job(tmp_path, overrides=JOB)
-    hp = load_hyperparameters(paths)
-    prepared = prepare_data(paths, hp)
-    prepared.split("test").write_bytes(b"not a table")
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    try:
-        job = Job(paths, hp, Scratch(tmp_path), prepared.folder, kind="trial")
-        data = JobData.open(job)
-        train_only(job, build_mesh(ParallelDegrees.resolve(hp, 1)), data=data, stop=StopFlag())
-        with pytest.raises(Exception, match="File is too small"):
-            JobData.open(Job(paths, hp, Scratch(tmp_path), prepared.folder))
-    finally:
-        dist.destroy_process_group()
+    job = prepared_job(paths, kind="trial")
+    (job.prepared / "test.arrow").write_bytes(b"not a table")
+    train_job(job, run=train_only)
+    with pytest.raises(Exception, match="File is too small"):
+        JobData.open(Job(paths, job.hp, job.scratch, job.prepared))
     assert complete_checkpoints(paths.checkpoints)[-1].content["state"]["best_value"] is not None

@@ -59,11 +59,7 @@ def trained(monkeypatch):
 
 
 def searched(root, space, *, trials=2, **settings):
-    changed = {
-        "preset": "recommended",
-        "tuning": {"trials": trials, "space": space},
-        "max_epochs": None,
-    }
+    changed = {"preset": "recommended", "tuning": {"trials": trials, "space": space}, "max_epochs": None}
     paths = write_job(root, overrides={**changed, **settings})
     write_letters_tokenizer(paths.pretrained / "tiny")
     (paths.pretrained / "tiny" / "config.json").write_text(json.dumps({"model_type": "albert", **TINY_ENCODER}))

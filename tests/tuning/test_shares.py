@@ -1,11 +1,12 @@
-"""Parallel trials divide the machine: each has its own GPUs, or its part of the cores."""
+"""The queue of runs: each has its own GPUs or its part of the cores, and the curves of the model's networks stay."""
 
 import pytest
 
-from container.launch.run_queue import Shares
+from container.launch.run_queue import Shares, show_curves
 from container.processes import available_cores
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
+from contracts.paths import JobPaths
 from testing.jobs import CONFIGURATION
 
 
@@ -46,3 +47,14 @@ def test_parallel_trials_share_the_cores(monkeypatch):
 def test_more_trials_than_gpus_are_refused():
     with pytest.raises(ContractError, match="3 trials of 4 processes need 12 GPUs, but this machine has 8"):
         shares(8, 3, nproc_per_node=4)
+
+
+def test_curves_of_earlier_runs_are_removed_and_folders_of_the_user_stay(tmp_path):
+    paths, run = JobPaths(tmp_path), tmp_path / "checkpoints" / "tuning" / "trial-0003"
+    for folder in (JobPaths(run).tensorboard, paths.tensorboard / "seed-43", paths.tensorboard / "my-runs"):
+        folder.mkdir(parents=True)
+        (folder / "events").touch()
+    (JobPaths(run).tensorboard / "events.sagemaker-uploaded").touch()
+    show_curves(paths, [run])
+    found = {str(path.relative_to(paths.tensorboard)) for path in paths.tensorboard.rglob("*") if path.is_file()}
+    assert found == {"trial-0003/events", "my-runs/events"}

@@ -1,5 +1,6 @@
 """A search draws the same settings however often it is interrupted, and refuses to go on with other inputs."""
 
+import json
 import warnings
 
 import optuna.importance  # "optuna" alone loads it at its first use, over what a test replaced
@@ -14,7 +15,7 @@ from testing.jobs import NO_WEIGHTS, write_job
 ODD_NAMES = ["a?b", "a%20b", "a#b", "[x]", "a'b\"c", "a b", "é", "{x}", "$HOME", "a\\b", "*", "a:b", "a;b&c"]
 SPACE = {
     "lr": {"low": 1e-4, "high": 1e-2, "scale": "log"},
-    "batch_size": {"low": 4, "high": 16, "step": 4},
+    "batch_size": {"low": 4, "high": 16},
     "num_channels": [[8, 8], [16, 16]],
 }
 CNN = {"model_class": "multimodal_cnn", "kernel_size": [2], "val_check_interval": 1 / 9, "max_epochs": 1}
@@ -47,19 +48,18 @@ def test_a_trial_that_was_interrupted_goes_on_with_its_settings(tmp_path):
     assert [trial.state for trial in begun] == ["running"] * 2
 
 
+def test_a_search_of_a_version_whose_ranges_had_a_step_goes_on(tmp_path):
+    study = opened(tmp_path)
+    study.begin()
+    (saved,) = tmp_path.rglob("search.json")
+    assert json.loads(saved.read_text())["fingerprint"]["tuning.space.batch_size"]["step"] is None
+
+
 def test_the_first_trial_has_the_settings_of_the_job_that_are_in_the_space(tmp_path):
-    study = opened(tmp_path, lr=5e-3, num_channels=[16, 16], batch_size=6)
+    study = opened(tmp_path, lr=5e-3, num_channels=[16, 16], batch_size=20)
     first = study.changes(study.begin())
     assert (first["lr"], first["num_channels"]) == (5e-3, [16, 16])
-    assert first["batch_size"] in (4, 8, 12, 16)
-
-
-def test_a_setting_of_the_job_at_a_step_of_the_range_is_the_value_that_other_trials_draw(tmp_path):
-    study = opened(tmp_path, dropout=0.3, tuning={"space": {"dropout": {"low": 0.1, "high": 0.5, "step": 0.1}}})
-    tried = set()
-    while not study.is_exhausted:
-        tried.add(finished(study, 0.5)["dropout"])
-    assert tried == {0.1, 0.2, 0.3, 0.4, 0.5}
+    assert 4 <= first["batch_size"] <= 16
 
 
 @pytest.mark.parametrize("name", ODD_NAMES)

@@ -3,17 +3,17 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from container.evaluation.model_metrics import MetricOptions, ModelMetrics, SplitInput, compute_model_metrics
 from container.evaluation.predictions import SplitPredictions
 from container.preprocessing.labels import LabelMap
-from container.steps.metrics.joined_columns import Column, Records, look_up, positions
 from container.steps.metrics.read_predictions import (
     PredictionFiles,
     find_labels,
@@ -24,16 +24,86 @@ from container.steps.metrics.read_predictions import (
 from container.steps.metrics.reports import metrics_content, model_statistics, report_content
 from container.steps.metrics.summary import metrics_summary
 from container.steps.program import StepRun
-from container.tables.channel_files import check_present, missing_column
+from container.tables.channel_files import Origin, check_present, missing_column
 from container.tables.data_files import data_files
 from container.tables.part_files import PartFiles, open_part_files
 from container.tables.values import keys, numbers
 from contracts import artifacts
-from contracts.errors import ContractError
+from contracts.errors import ContractError, shown
 from contracts.metrics_settings import ModelMetricsSettings
 from contracts.steps import EVALUATION, METRICS_REPORT, METRICS_SUMMARY
 
 logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Records(Origin):
+    """Rows of one or several files in the order of the predictions; messages name them by their ids.
+
+    Attributes:
+        file: the file, or the folder of several.
+        ids: [N]
+    """
+
+    ids: pa.ChunkedArray = field(kw_only=True)
+    id_field: str = field(kw_only=True)
+
+    @classmethod
+    def of(cls, parts: PartFiles, ids: pa.ChunkedArray, id_field: str) -> Self:
+        """Return the rows of `parts` with these ids."""
+        first, *others = parts.files
+        return cls(first.parent if others else first, ids=ids, id_field=id_field)
+
+    def row(self, index: int) -> str:
+        return f"{self.file}: the record with {self.id_field} {shown(self.ids[int(index)].as_py())}"
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a split's records.
+
+    Attributes:
+        cells: [N]
+        records: of the files that have the column.
+    """
+
+    name: str
+    cells: pa.ChunkedArray
+    records: Records
+
+
+def look_up(ids: pa.ChunkedArray, parts: PartFiles, *, id_field: str, columns: Sequence[str]) -> pa.Table:
+    """Return the columns of each id's row; null where an id has no row. [N rows]
+
+    Tables with the same ids in the same order are joined row by row; otherwise the first row of an id is used.
+
+    Raises:
+        ContractError: the tables have none of the ids.
+    """
+    wanted = keys(ids)
+    distinct = wanted.unique()
+    rows, kept_ids = [], []
+    for part in parts.iter_tables(list(dict.fromkeys([id_field, *columns]))):
+        part_ids = keys(part.table[id_field])
+        known = pc.call_function("is_in", [part_ids], pc.SetLookupOptions(distinct))
+        rows.append(part.table.select(list(columns)).filter(known))
+        kept_ids.append(part_ids.filter(known))
+    known_ids = pa.chunked_array(kept_ids, pa.string())
+    if not len(known_ids):
+        raise ContractError(
+            f"{parts.files[0].parent}: has none of the {len(wanted)} ids of the predictions in {id_field!r}",
+            "Provide the tables that were scored.",
+        )
+    return pa.concat_tables(rows).take(positions(wanted, known_ids))
+
+
+def positions(ids: pa.Array | pa.ChunkedArray, among: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """Return each id's position in `among`, or null. The same ids in the same order keep their order. [N] -> [N]"""
+    wanted, known = keys(ids), keys(among)
+    if wanted.equals(known):
+        return pa.array(np.arange(len(wanted)), pa.int32())
+    return pc.call_function("index_in", [wanted], pc.SetLookupOptions(known))
+
 
 DEFAULT_THRESHOLD = 0.5
 _PROCESSED = "_processed_data"
@@ -67,8 +137,7 @@ def run(step: StepRun) -> None:
     previous_folder = step.input("previous_eval_output")
     previous = None if previous_folder is None else find_predictions(previous_folder, scratch=step.scratch)
     inputs = {
-        name: _split_input(step, split, files.splits[name], previous, labels=labels, scores=scores)
-        for name, split in read.items()
+        name: _split_input(step, split, files.splits[name], previous, labels=labels) for name, split in read.items()
     }
     threshold = _first(settings.decision_threshold, files.threshold, DEFAULT_THRESHOLD)
     options = MetricOptions(
@@ -107,51 +176,25 @@ def _encoded(split: SplitPredictions, labels: LabelMap, records: Records) -> Spl
 
 
 def _split_input(
-    step: StepRun,
-    split: SplitPredictions,
-    parts: PartFiles,
-    previous: PredictionFiles | None,
-    *,
-    labels: LabelMap,
-    scores: Sequence[str],
+    step: StepRun, split: SplitPredictions, parts: PartFiles, previous: PredictionFiles | None, *, labels: LabelMap
 ) -> SplitInput:
     """Collect amounts, groups and previous scores of a split's records."""
     settings: ModelMetricsSettings = step.settings
-    amount, score = settings.amount_field, settings.previous_score_field
-    wanted = [name for name in (amount, *settings.group_fields, score) if name is not None]
-    columns = _columns(step, split, parts, list(dict.fromkeys(wanted)), scores=scores)
-    amounts = None
-    if amount is not None:
-        fix = "Dollar recall is a share of a sum of amounts; write them as positive numbers."
-        amounts = _bounded(columns[amount], highest=np.inf, problem="below 0", fix=fix)
-    before = None
-    if score is not None:
-        if previous is not None:
-            raise ContractError("PREVIOUS_SCORE_FIELD: is set, but previous_eval_output exists too", "Use one of them.")
-        if len(labels.labels) != 2:
-            raise ContractError(
-                f"PREVIOUS_SCORE_FIELD: is a score of class 1, and there are {len(labels.labels)} classes",
-                "Provide the previous model's predictions as previous_eval_output.",
-            )
-        fix = "Write numbers from 0 to 1, or correct PREVIOUS_SCORE_FIELD."
-        of_class_1 = _bounded(columns[score], highest=1.0, problem="not a probability", fix=fix)
-        before = np.stack([1 - of_class_1, of_class_1], axis=1)
-    elif previous is not None:
-        before = _previous_probabilities(settings, split, previous, labels=labels)
-    groups = {name: keys(columns[name].cells).to_pylist() for name in settings.group_fields}
-    return SplitInput(predictions=split, amounts=amounts, groups=groups, previous=before)
+    amount = settings.amount_field
+    columns = _columns(step, split, parts, list(dict.fromkeys([*filter(None, [amount]), *settings.group_fields])))
+    return SplitInput(
+        predictions=split,
+        amounts=None if amount is None else _amounts(columns[amount]),
+        groups={name: keys(columns[name].cells).to_pylist() for name in settings.group_fields},
+        previous=None if previous is None else _previous_probabilities(settings, split, previous, labels=labels),
+    )
 
 
-def _columns(
-    step: StepRun, split: SplitPredictions, parts: PartFiles, names: Sequence[str], *, scores: Sequence[str]
-) -> Mapping[str, Column]:
-    """Return further columns of a split's records, from the predictions or else from processed_data.
-
-    Those with the name of a score of this model are from processed_data, such as the scores of an earlier model.
-    """
+def _columns(step: StepRun, split: SplitPredictions, parts: PartFiles, names: Sequence[str]) -> Mapping[str, Column]:
+    """Return further columns of a split's records, from the predictions or else from processed_data."""
     columns: dict[str, Column] = {}
     id_field = step.settings.id_field
-    present = [name for name in names if name in parts.columns and name not in scores]
+    present = [name for name in names if name in parts.columns]
     if present:
         table = pa.concat_tables([part.table for part in parts.iter_tables(present)])
         records = Records.of(parts, split.ids, id_field)
@@ -161,10 +204,7 @@ def _columns(
         return columns
     processed = _processed_files(step, split.split)
     if processed is None:
-        own = " beside the scores of this model" if missing[0] in scores else ""
-        others = [name for name in parts.columns if name not in scores]
-        where = f"{split.split} predictions{own}, and there is no processed_data"
-        raise missing_column(missing[0], others, where)
+        raise missing_column(missing[0], parts.columns, f"{split.split} predictions, and there is no processed_data")
     check_present((id_field, *missing), processed.columns, f"processed_data of {split.split}")
     joined = look_up(split.ids, processed, id_field=id_field, columns=missing)
     records = Records.of(processed, split.ids, id_field)
@@ -217,16 +257,17 @@ def _previous_probabilities(
     return probabilities
 
 
-def _bounded(column: Column, *, highest: float, problem: str, fix: str) -> np.ndarray:
-    """Return a column's numbers, after a check that they are between 0 and `highest`. [N]"""
+def _amounts(column: Column) -> np.ndarray:
+    """Return a column's numbers, after a check that they are not below 0. [N]"""
+    fix = "Dollar recall is a share of a sum of amounts; write them as positive numbers."
     try:
         values = numbers(column.cells, column.name, origin=column.records)
     except ContractError as error:
         raise ContractError(error.cause, fix) from None
-    invalid = np.flatnonzero((values < 0) | (values > highest))
+    invalid = np.flatnonzero(values < 0)
     if len(invalid):
         where = f"{column.records.row(invalid[0])}, column {column.name!r}"
-        raise ContractError(f"{where}: {values[invalid[0]]:g} is {problem}", fix)
+        raise ContractError(f"{where}: {values[invalid[0]]:g} is below 0", fix)
     return values
 
 

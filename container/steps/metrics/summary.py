@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from container.evaluation.finding import METRIC_NAMES
+from container.evaluation.metrics import METRIC_NAMES
 from container.evaluation.model_metrics import ModelMetrics, SplitMetrics
 from contracts.errors import one_line
 

@@ -6,7 +6,6 @@ of the key's UTF-8 with the seed's 16 decimal digits as hash key, then SplitMix6
 """
 
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -36,20 +35,6 @@ class Shares:
         return train, min(round(rows * self.test), rows - train)
 
 
-class RowSplit(Protocol):
-    """A rule that assigns rows to splits."""
-
-    def assign(self, hashes: np.ndarray, strata: np.ndarray, times: np.ndarray | None) -> np.ndarray:
-        """Return TRAIN, VAL or TEST for each row. [R] int8
-
-        Args:
-            hashes: of ids, groups or rows. [R] uint64
-            strata: index of each row's label. [R] int64
-            times: [R] float64; None without a time column.
-        """
-        ...
-
-
 @dataclass(frozen=True)
 class HashSplit:
     """By the hash alone, independent of other rows. In the order of hashes, rows are train, then test, then val."""
@@ -57,6 +42,13 @@ class HashSplit:
     shares: Shares
 
     def assign(self, hashes: np.ndarray, strata: np.ndarray, times: np.ndarray | None) -> np.ndarray:  # noqa: ARG002
+        """Return TRAIN, VAL or TEST for each row, as the other rules do. [R] int8
+
+        Args:
+            hashes: of ids, groups or rows. [R] uint64
+            strata: index of each row's label. [R] int64
+            times: [R] float64; None without a time column.
+        """
         return _in_order(unit_interval(hashes), self.shares.train, self.shares.train + self.shares.test)
 
 
@@ -112,6 +104,9 @@ class TimeSplit:
         assert times is not None, "the reader parses times"
         codes = _in_order(times, self.train_end, self.val_end)
         return np.array([TRAIN, VAL, TEST], np.int8)[np.array([0, 2, 1])[codes]]
+
+
+RowSplit = HashSplit | StratifiedSplit | TimeSplit
 
 
 def _in_order(values: np.ndarray, train_end: np.ndarray | float, test_end: np.ndarray | float) -> np.ndarray:

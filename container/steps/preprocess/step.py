@@ -2,19 +2,20 @@
 
 import json
 import logging
+import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
-from container.steps.hosts import Hosts, is_sharded, read_hosts
+from container.preprocessing.labels import UNLABELLED, LabelCollector, LabelMap
 from container.steps.preprocess.data_profile import DataProfile, profile_text
-from container.steps.preprocess.label_reader import NO_LABEL, LabelReader
 from container.steps.preprocess.row_split import (
     HashSplit,
     RowSplit,
@@ -25,16 +26,85 @@ from container.steps.preprocess.row_split import (
     row_hashes,
 )
 from container.steps.preprocess.times import TimeColumn
-from container.steps.program import StepRun
+from container.steps.program import Hosts, StepRun, is_sharded, read_hosts
 from container.tables.channel_files import Origin, TableSlice, check_present
 from container.tables.part_files import PartFiles, find_part_files, read_signature
-from container.tables.values import keys
+from container.tables.values import contiguous, keys
 from container.tables.writer import TableWriter
 from contracts.errors import ContractError
+from contracts.paths import SPLITS, JobPaths
 from contracts.spelling import counted
-from contracts.steps import TabularPreprocessingSettings, processed_file, splits_of
+from contracts.steps import TABULAR_PREPROCESSING, TabularPreprocessingSettings, processed_file, splits_of
 
 logger = logging.getLogger(__name__)
+
+MOST_LABELS = 1000
+NO_LABEL = -1
+
+
+class LabelReader:
+    """Assign codes to labels in the order in which they appear.
+
+    Args:
+        mapping: new label by old label; empty: labels stay unchanged. 1, 1.0 and "1" are one old label.
+        unlabelled: the treatment of rows without a label.
+
+    Raises:
+        ContractError: the mapping has an empty or a duplicate label.
+    """
+
+    def __init__(
+        self, column: str, *, mapping: Mapping[str, Any], unlabelled: Literal["error", "drop", "keep"]
+    ) -> None:
+        self.column = column
+        self.unlabelled = unlabelled
+        self._seen = LabelCollector(column, allowed=MOST_LABELS)
+        self._old = LabelMap(column, tuple(mapping)) if mapping else None
+        if self._old is not None:
+            self._new = _new_labels(self._old, list(mapping.values()))
+
+    @property
+    def labels(self) -> list[str]:
+        """The labels so far; codes are indices into it."""
+        return list(self._seen.index)
+
+    def read(self, column: pa.Array | pa.ChunkedArray, *, origin: Origin) -> tuple[np.ndarray, pa.Array]:
+        """Return codes, NO_LABEL for rows without a label [R] int64, and the column to write [R].
+
+        Raises:
+            ContractError: a label that is not in the mapping, a missing label if that is an error, or too many labels.
+        """
+        written = contiguous(column)
+        missing = keys(column).is_null()
+        if self.unlabelled == "error" and pc.any(missing).as_py():
+            raise ContractError(
+                f"{origin.row(pc.index(missing, True).as_py())}, column {self.column!r}: the label is missing",
+                "Label every row, or set UNLABELLED=drop or keep.",
+            )
+        if self._old is not None:
+            try:
+                ids = self._old.encode(column, origin=origin)
+            except ContractError as error:
+                raise ContractError(f"{error.cause} of LABEL_MAP", "Add it to LABEL_MAP, or correct the row.") from None
+            written = self._new.take(pa.array(ids, mask=ids == UNLABELLED))
+        try:
+            return self._seen.add(written, origin=origin), written
+        except ContractError as error:
+            raise ContractError(error.cause, "Set LABEL_FIELD to a column of classes.") from None
+
+
+def _new_labels(old: LabelMap, values: list[Any]) -> pa.Array:
+    known = old.keys.to_pylist()
+    invalid = [key for key in known if known.count(key) > 1 or key is None]
+    if invalid:
+        problem = "has an empty label" if invalid[0] is None else f"lists {invalid[0]!r} twice"
+        raise ContractError(f"LABEL_MAP: {problem}", "List each label once; 1, 1.0 and true are the same.")
+    for value in values:
+        if not isinstance(value, (int, str)) or isinstance(value, bool) or str(value).strip() == "":
+            raise ContractError(f"LABEL_MAP: {value!r} is not a label", "Map to whole numbers or texts.")
+    whole = all(isinstance(value, int) for value in values)
+    return pa.array(values, pa.int64()) if whole else pa.array([str(value) for value in values], pa.string())
+
 
 ROWS_PER_LOG_LINE = 1_000_000
 
@@ -128,7 +198,8 @@ def run(step: StepRun) -> None:
     hosts = read_hosts(step.root)
     parts, assigned = _parts(step, hosts)
     unlabelled = settings.unlabelled or ("error" if job_type == "training" else "keep")
-    _check_columns(settings, parts, label_required=unlabelled != "keep")
+    required = [name for name in _role_columns(settings) if unlabelled != "keep" or name != settings.label_field]
+    check_present(required, parts.columns, str(parts.files[0].parent))
     if settings.label_field not in parts.columns:
         logger.warning("There is no column %r, so no row has a label.", settings.label_field)
     reader = RowReader(settings, parts.columns, unlabelled=unlabelled)
@@ -191,11 +262,6 @@ def _role_columns(settings: TabularPreprocessingSettings) -> list[str]:
     """Return the columns that the settings name."""
     named = (settings.label_field, settings.id_field, settings.group_field, settings.time_field)
     return [name for name in named if name is not None]
-
-
-def _check_columns(settings: TabularPreprocessingSettings, parts: PartFiles, *, label_required: bool) -> None:
-    required = [name for name in _role_columns(settings) if label_required or name != settings.label_field]
-    check_present(required, parts.columns, str(parts.files[0].parent))
 
 
 def _rule(settings: TabularPreprocessingSettings, parts: PartFiles, reader: RowReader) -> RowSplit:
@@ -268,3 +334,17 @@ def _check_rows(step: StepRun, profile: DataProfile, written: dict[str, int]) ->
             f"TEST_VAL_RATIO={settings.test_val_ratio:g}",
             f"Provide more rows, or change the ratios{together}.",
         )
+
+
+def copy_into_job(root: Path, job: Path) -> int:
+    """Copy each written split to the channel of its name; files of an earlier copy are replaced. Return 0."""
+    written, paths = TABULAR_PREPROCESSING.output("processed_data").path(root), JobPaths.resolve(job)
+    for split in SPLITS:
+        channel = paths.channel(split)
+        for old in channel.glob(f"{split}_processed_data*"):
+            old.unlink()
+        for path in sorted((written / split).glob(f"{split}_processed_data*")):
+            channel.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, channel / path.name)
+    logger.info("the splits are in %s; train with: python -m container train --root %s", paths.channel(""), job)
+    return 0

@@ -14,15 +14,15 @@ import pyarrow as pa
 import pytest
 
 from container.evaluation.evaluate import write_evaluation
-from container.evaluation.label_issues import (
-    LabelIssuesReport,
+from container.evaluation.evaluation_input import LabelIssuesReport
+from container.results import label_issues as in_job
+from container.results.label_issues import (
     OutOfFold,
     best_source,
     find_label_issues,
+    report_label_issues,
     write_label_issues,
 )
-from container.results import label_issues as in_job
-from container.results.label_issues import report_label_issues
 from container.training.job_data import JobData
 from testing.evaluations import two_splits
 
