@@ -45,7 +45,6 @@ from container.launch.run_queue import NETWORKS, show_curves
 from container.launch.workers import StopHandler, Workers
 from container.planning.estimate import warn_if_too_large, with_estimate
 from container.preflight import check_before_preparing, choose_job_settings, processes_per_host
-from container.preprocessing.class_weights import class_totals
 from container.preprocessing.infer_classes import with_classes_of_train
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
@@ -62,7 +61,7 @@ from contracts.input_files import check_writable, exists
 from contracts.local_paths import with_local_paths
 from contracts.other_programs import remove_folder
 from contracts.paths import JobPaths
-from contracts.presets import DataFacts
+from contracts.presets import DataFacts, class_totals
 
 logger = logging.getLogger(__name__)
 

@@ -18,19 +18,28 @@ class DataFacts:
 
     Attributes:
         rows: of train.
-        class_rows: rows of train of each class, by class id.
-        val_class_rows: the same of val.
+        class_totals: labelled records of train of each class, by class id; with weight_name, their total weight.
+        val_class_totals: the same of val.
     """
 
     rows: int
-    class_rows: tuple[int, ...]
-    val_class_rows: tuple[int, ...]
+    class_totals: tuple[float, ...]
+    val_class_totals: tuple[float, ...]
 
     @classmethod
     def read(cls, summary: Mapping[str, Any]) -> "DataFacts":
         """Return the facts of the summary of prepared data."""
         train, val = (summary["splits"][name] for name in ("train", "val"))
-        return cls(train["rows"], tuple(train["classes"].values()), tuple(val["classes"].values()))
+        return cls(train["rows"], tuple(class_totals(train).values()), tuple(class_totals(val).values()))
+
+
+def class_totals(split: Mapping[str, Any]) -> Mapping[str, float]:
+    """Return the labelled records of each class, by label; with weight_name, their total weight.
+
+    Args:
+        split: of the summary's "splits".
+    """
+    return split.get("class_weights") or split["classes"]
 
 
 class Case(NamedTuple):
@@ -125,17 +134,17 @@ def _if_few_rows(value: int) -> Callable[[DataFacts], tuple[int, str] | None]:
 
 
 def _calibration(facts: DataFacts) -> tuple[str, str] | None:
-    present = sum(rows > 0 for rows in facts.val_class_rows)
+    present = sum(total > 0 for total in facts.val_class_totals)
     return ("temperature", f"val has {present} classes") if present > 1 else None
 
 
 def _weights_of_rare_classes(facts: DataFacts) -> tuple[list[float], str] | None:
-    present = [rows for rows in facts.class_rows if rows]
-    fair, rarest = facts.rows / len(present), min(present)
+    present = [total for total in facts.class_totals if total]
+    fair, rarest = sum(present) / len(present), min(present)
     if rarest >= _RARE * fair:
         return None
-    weights = [round(math.sqrt(fair / rows), 3) if rows else 1.0 for rows in facts.class_rows]
-    return weights, f"the rarest class has {rarest} of {facts.rows} rows"
+    weights = [round(math.sqrt(fair / total), 3) if total else 1.0 for total in facts.class_totals]
+    return weights, f"the rarest class has {rarest / sum(present):.2%} of train"
 
 
 # A later rule replaces an earlier one.

@@ -59,25 +59,36 @@ def choose_threshold(
 
 
 def decisions_at(
-    threshold: float, labels: np.ndarray, scores: np.ndarray, *, target_share: float | None = None
+    threshold: float,
+    labels: np.ndarray,
+    scores: np.ndarray,
+    *,
+    weights: np.ndarray | None = None,
+    target_share: float | None = None,
 ) -> dict[str, Any]:
-    """Return counts, precision, recall and F1 at `threshold`, and with `target_share` those expected at that share.
+    """Return counts, precision, recall and F1 at `threshold`; also weighted, and those expected at `target_share`.
 
     Args:
         labels: class ids, negative if unlabelled. [N]
         scores: NaN reaches no threshold. [N]
+        weights: of the records; None: 1. [N]
     """
     scores = np.where(np.isnan(scores), -np.inf, scores)  # NaN would sort as the highest score
     positive, negative = np.sort(scores[labels == 1]), np.sort(scores[labels == 0])
     counts = confusion_at(threshold, positive_scores=positive, negative_scores=negative)
     reached: dict[str, Any] = counts.to_dict()
-    if target_share is not None and len(positive) and len(negative):
-        of_positives, of_negatives = class_factors(len(positive), len(negative), target_share)
-        hit, alarm = counts.true_positives * of_positives, counts.false_positives * of_negatives
-        reached["at_target_prior"] = {
+    weight = np.ones(len(labels)) if weights is None else weights.astype(np.float64)
+    positives, negatives = (float(weight[labels == k].sum()) for k in (1, 0))
+    hits, alarms = (float(weight[(labels == k) & (scores >= threshold)].sum()) for k in (1, 0))
+    shares = {"weighted": None} if weights is not None else {}
+    shares |= {"at_target_prior": target_share} if target_share is not None else {}
+    for name, share in shares.items() if positives and negatives else ():
+        of_positives, of_negatives = class_factors(positives, negatives, share)
+        hit, alarm = hits * of_positives, alarms * of_negatives
+        reached[name] = {
             "precision": hit / (hit + alarm) if hit + alarm else None,
-            "recall": counts.recall,
-            "f1_score": 2 * hit / (hit + alarm + len(positive) * of_positives),
+            "recall": hits / positives,
+            "f1_score": 2 * hit / (hit + alarm + positives * of_positives),
         }
     return reached
 

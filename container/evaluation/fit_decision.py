@@ -34,7 +34,7 @@ def fit_decision(
     *,
     logits: Mapping[str, np.ndarray],
     labels: Mapping[str, np.ndarray],
-    val_weights: np.ndarray | None = None,
+    weights: Mapping[str, np.ndarray] | None = None,
     train_counts: np.ndarray,
     class_weights: np.ndarray,
 ) -> Decision:
@@ -43,20 +43,20 @@ def fit_decision(
     Args:
         logits: by split, val among them. [N, K] each
         labels: class ids by split, negative if unlabelled; see check_val_labels for what val must contain. [N] each
-        val_weights: of the records of val; None: 1. [N]
+        weights: of the records by split; None: 1. [N] each
         train_counts: labelled training records per class, or their total weight. [K]
         class_weights: weight of each class in the training loss. [K]
     """
-    weights = np.ones(len(labels["val"])) if val_weights is None else val_weights
-    known = (labels["val"] >= 0) & (weights > 0) & np.isfinite(logits["val"]).all(axis=1)
-    val_logits, val_labels, weights = logits["val"][known], labels["val"][known], weights[known]
+    val_weights = np.ones(len(labels["val"])) if weights is None else weights["val"]
+    known = (labels["val"] >= 0) & (val_weights > 0) & np.isfinite(logits["val"]).all(axis=1)
+    val_logits, val_labels, val_weights = logits["val"][known], labels["val"][known], val_weights[known]
     wanted: float | ThresholdTarget = hp.threshold
     decision, present = Decision(), len(np.unique(val_labels))
     # The prior correction follows the temperature and starts from the class shares of the loss.
     of_loss = train_counts * class_weights if hp.target_prior is not None else None  # [K]
     if present >= needed_classes(hp):
         method, fitted_on = hp.calibration, len(val_labels) if hp.calibration != "none" else 0
-        calibrator = fit_calibrator(method, val_logits, val_labels, shares=of_loss, weights=weights)
+        calibrator = fit_calibrator(method, val_logits, val_labels, shares=of_loss, weights=val_weights)
         decision = Decision(method, calibrator, fitted_on)
         _warn_at_a_bound(decision.calibrator)
     else:
@@ -68,7 +68,7 @@ def fit_decision(
         return decision
     if hp.target_prior is not None:
         # Isotonic probabilities assume the class shares of val, all others those of the training loss.
-        counts = np.bincount(val_labels, weights, minlength=2) if decision.method == "isotonic" else of_loss
+        counts = np.bincount(val_labels, val_weights, minlength=2) if decision.method == "isotonic" else of_loss
         assert counts is not None
         decision = replace(decision, prior=PriorShift(float(counts[1] / counts.sum()), hp.target_prior))
     scores = {split: _served_scores(decision.log_probabilities(values)) for split, values in logits.items()}
@@ -76,7 +76,7 @@ def fit_decision(
         wanted,
         val_labels == 1,
         scores["val"][known],
-        weights=weights,
+        weights=val_weights,
         target_share=hp.target_prior,
         false_positive_cost=hp.false_positive_cost,
         false_negative_cost=hp.false_negative_cost,
@@ -85,7 +85,13 @@ def fit_decision(
         text = "decision_threshold: no threshold reaches %s on val; using the closest, %.4g"
         logger.warning(text, threshold.target, threshold.value)
     reached = {
-        split: decisions_at(threshold.value, labels[split], scores[split], target_share=hp.target_prior)
+        split: decisions_at(
+            threshold.value,
+            labels[split],
+            scores[split],
+            weights=None if weights is None else weights[split],
+            target_share=hp.target_prior,
+        )
         for split in logits
     }
     return replace(decision, threshold=replace(threshold, reached=reached))

@@ -7,6 +7,7 @@ from typing import Any
 from container.preprocessing.labels import Label
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
+from contracts.presets import class_totals
 from contracts.settings.training import BALANCED
 
 logger = logging.getLogger(__name__)
@@ -43,12 +44,3 @@ def resolve_class_weights(
     )
     logger.info("balanced class_weights: %s", described)
     return weights
-
-
-def class_totals(split: Mapping[str, Any]) -> Mapping[str, float]:
-    """Return the labelled records of each class, by label; with weight_name, their total weight.
-
-    Args:
-        split: of PreparedData.summary["splits"].
-    """
-    return split.get("class_weights") or split["classes"]

@@ -134,7 +134,7 @@ def _fit_decision(job: Job, trained: Trained, data: JobData) -> Decision:
         job.hp,
         logits=trained.logits,
         labels=labels,
-        val_weights=data.splits["val"].weights(),
+        weights={name: data.splits[name].weights() for name in trained.logits} if job.hp.weight_name else None,
         train_counts=np.bincount(
             labels["train"][counted], data.splits["train"].weights()[counted], minlength=job.hp.num_classes
         ),

@@ -17,7 +17,6 @@ from container.errors import StoppedBeforeTraining
 from container.evaluation.metrics import check_defined
 from container.launch.run_queue import Run, RunQueue, Shares, remove_run
 from container.preflight import choose_trial_settings
-from container.preprocessing.class_weights import class_totals
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
 from container.timeline import Timeline, duration
@@ -29,7 +28,7 @@ from contracts.hyperparameter_files import GivenSettings, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.other_programs import remove_folder
 from contracts.paths import JobPaths
-from contracts.presets import DataFacts
+from contracts.presets import DataFacts, class_totals
 from contracts.tuning_space import describe_space, most_epochs, most_validations, space_of, trial_settings
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ TWO = {
     "model_class": "trimodal_bert",
 }
 MULTICLASS = {"is_binary": False, "num_classes": 3, "multiclass_categories": ["a", "b", "c"]}
-FACTS = DataFacts(rows=1_000, class_rows=(900, 80, 20), val_class_rows=(90, 8, 2))
+FACTS = DataFacts(rows=1_000, class_totals=(900, 80, 20), val_class_totals=(90, 8, 2))
 
 
 def choose(facts=None, **values):
@@ -218,8 +218,15 @@ def test_the_log_compares_the_users_number_of_epochs_with_one_value_only():
 def test_rare_classes_weigh_more_by_the_square_root_of_their_share():
     hp, lines, _ = choose(FACTS, **MULTICLASS)
     assert hp.class_weights == pytest.approx([0.609, 2.041, 4.082], abs=1e-3)
-    assert any("the rarest class has 20 of 1000 rows" in line for line in lines)
+    assert any("the rarest class has 2.00% of train" in line for line in lines)
     assert choose(DataFacts(900, (300, 300, 300), (9, 9, 9)), **MULTICLASS).hp.class_weights is None
+
+
+def test_the_rules_count_total_weights_where_records_have_weights():
+    split = {"rows": 120, "classes": {"a": 50, "b": 60, "c": 10}, "class_weights": {"a": 50.0, "b": 60.0, "c": 100.0}}
+    only_a = {**split, "class_weights": {"a": 9.0, "b": 0.0, "c": 0.0}}
+    hp, *_ = choose(DataFacts.read({"splits": {"train": split, "val": only_a}}), **MULTICLASS, weight_name="weight")
+    assert (hp.class_weights, hp.calibration) == (None, "none")
 
 
 def test_a_class_without_rows_needs_no_weight():

@@ -272,6 +272,16 @@ def test_a_threshold_is_chosen_for_the_share_where_the_model_is_used():
     assert decisions_at(there.value, labels, scores, target_share=0.1)["at_target_prior"]["precision"] >= 0.9
 
 
+def test_what_a_threshold_reaches_is_also_told_with_the_weights_for_which_it_was_chosen():
+    positive, scores = scored(4000)
+    weights = np.where(positive, 5.0, 1.0)
+    chosen = choose_threshold(ThresholdTarget("precision", 0.9), positive, scores, weights=weights)
+    reached = decisions_at(chosen.value, positive.astype(int), scores, weights=weights)
+    expected = np.average(positive, weights=weights * (scores >= chosen.value))
+    assert reached["weighted"]["precision"] == pytest.approx(expected)
+    assert reached["precision"] < 0.9 <= expected
+
+
 def test_nothing_is_fitted_on_test():
     logits, labels = sample(500)
     hp = settings(calibration="isotonic", decision_threshold="best_f1", target_prior=0.3)
