@@ -55,6 +55,11 @@ def init(paths: JobPaths, options: InitOptions) -> int:
         ContractError: there is no job in the tables, or one in the folder.
     """
     set_up_logging()
+    if options.group and options.time:
+        raise ContractError(
+            f"--group {options.group!r}, --time {options.time!r}: each would split the rows in another way",
+            "Use one of them. With --time, group_name in the hyperparameters keeps groups in one fold of train.",
+        )
     _check_root(paths, options)
     with tempfile.TemporaryDirectory(prefix="init-") as scratch:
         raw = read_tables(
@@ -66,7 +71,7 @@ def init(paths: JobPaths, options: InitOptions) -> int:
         tokenizer, reason = tokenizer_in(paths.pretrained)
         if options.tokenizer is not None:
             tokenizer, reason = options.tokenizer, "--tokenizer"
-        settings, why = hyperparameters_of(raw, tokenizer=tokenizer)
+        settings, why = hyperparameters_of(raw, tokenizer=tokenizer, group=options.group)
         why["tokenizer"] = reason
         folders = {split: paths.channel(split) for split in SPLITS}
         for folder in folders.values():

@@ -21,12 +21,10 @@ from contracts.value_types import NUMBER_FORMATS, NumberFormat
 _FIRST_CELLS = 100
 _LONGEST = 40  # characters, on average, of the cells of a column that may have numbers or dates
 _FEW_CELLS = 0.05  # of the cells that are read
-_CODE_WORDS = frozenset(
-    (
-        "id", "ids", "code", "codes", "zip", "zipcode", "postcode", "postal", "plz", "phone", "fax", "key", "uuid",
-        "guid", "sku", "isbn", "ean", "ssn", "iban", "hash",
-    )
-)  # fmt: skip
+_POSTAL_WORDS = frozenset(("zip", "zipcode", "postcode", "postal", "plz"))
+_CODE_WORDS = _POSTAL_WORDS.union(
+    ("id", "ids", "code", "codes", "phone", "fax", "key", "uuid", "guid", "sku", "isbn", "ean", "ssn", "iban", "hash")
+)
 _PERSON_WORDS = frozenset(
     (
         "user", "customer", "client", "patient", "account", "member", "author", "buyer", "seller", "student", "driver",
@@ -188,6 +186,10 @@ class ColumnFacts:
     @property
     def is_named_code(self) -> bool:
         return not _CODE_WORDS.isdisjoint(self.name_words)
+
+    @property
+    def is_named_postal(self) -> bool:
+        return not _POSTAL_WORDS.isdisjoint(self.name_words)
 
     @property
     def is_named_person(self) -> bool:

@@ -109,7 +109,7 @@ def _role_of_numbers(facts: ColumnFacts) -> tuple[Role, str]:
         return "id", "unique whole numbers, like a counter"
     if facts.is_whole and (facts.has_leading_zeros or facts.is_named_code):
         why = "leading zeros" if facts.has_leading_zeros else "named like a code"
-        if enough and unique and facts.is_named_code:
+        if enough and unique and facts.is_named_code and not facts.is_named_postal:
             return "id", f"unique, {why}"
         if enough and facts.repeats <= UNIQUE:
             return "ignored", f"codes that hardly repeat ({why})"

@@ -17,8 +17,11 @@ _TOKENS_PER_WORD = 1.4
 _POSITIVE = ("1", "yes", "y", "true", "t", "positive", "pos")
 
 
-def hyperparameters_of(raw: RawTables, *, tokenizer: str) -> tuple[dict[str, Any], dict[str, str]]:
+def hyperparameters_of(raw: RawTables, *, tokenizer: str, group: str | None) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the hyperparameters, and for some of them the reason.
+
+    Args:
+        group: the column whose rows stay together, also in the folds of the training rows.
 
     Raises:
         ContractError: the columns contradict each other.
@@ -44,6 +47,8 @@ def hyperparameters_of(raw: RawTables, *, tokenizer: str) -> tuple[dict[str, Any
     formats = {name: raw.columns[name].facts.number_format for name in numbers}
     if formats := {name: written for name, written in formats.items() if written}:
         values["number_format"] = formats
+    if group is not None:
+        values["group_name"] = group
     values["multiclass_categories"], why["multiclass_categories"] = _classes(raw)
     values["model_class"] = model_class
     values["tokenizer"] = tokenizer

@@ -100,6 +100,12 @@ def test_rows_of_one_group_are_in_one_split(tmp_path):
     paths = run_init(tmp_path, raw, "--group", "customer")
     customers = [set(split(paths, name)["customer"]) for name in SPLITS]
     assert not customers[0] & customers[1] | customers[0] & customers[2] | customers[1] & customers[2]
+    assert settings(paths)["group_name"] == "customer", "also in the folds of train"
+
+
+def test_groups_and_times_cannot_both_split_the_rows(tmp_path, capsys):
+    run_init(tmp_path, raw_table(), "--group", "shop", "--time", "day", expect=1)
+    assert "--group 'shop', --time 'day'" in capsys.readouterr().err
 
 
 def test_the_newest_rows_are_test(tmp_path):

@@ -38,6 +38,7 @@ CASES = {
     "codes by name": ("Postal Code", [str(90000 + i % 50) for i in range(ROWS)], "category", "named like a code"),
     "an id": ("OrderID", [str(7 * i + i % 2) for i in range(ROWS)], "id", "unique"),
     "a counter": ("no", [str(i + 5) for i in range(ROWS)], "id", "like a counter"),
+    "unique postal codes": ("zip", [f"{100 + 37 * i:05d}" for i in range(ROWS)], "ignored", "hardly repeat"),
     "a code as id": ("key", [f"K-{i:x}" for i in range(ROWS)], "id", "unique codes"),
     "an index of pandas": ("Unnamed: 0", [str(i) for i in range(ROWS)], "ignored", "an index that pandas saved"),
     "unique words": ("port", [chr(65 + i % 26) + chr(75 + i // 26) for i in range(ROWS)], "ignored", "hardly repeat"),
