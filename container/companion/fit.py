@@ -78,8 +78,9 @@ def fit_companion(
     The trees read the table alone unless the texts decrease the log loss of held-out rows by more than its standard
     error: features of texts that say nothing about the label are noise, which costs quality where rows are few.
 
-    A class with fewer than FEWEST_ROWS rows gets its share of the rows as a constant probability. In a sample, a row
-    has the weight of the rows that it stands for, so the probabilities assume the shares of all rows.
+    A class with fewer than FEWEST_ROWS rows, or with one group of rows, gets its share of the rows as a constant
+    probability. In a sample, a row has the weight of the rows that it stands for, so the probabilities assume the
+    shares of all rows.
 
     Args:
         class_weights: of the network's loss, so that both assume the same shares of the classes. [K]
@@ -94,9 +95,11 @@ def fit_companion(
     counts = np.bincount(labels[labels >= 0], minlength=len(class_weights))  # [K]
     totals = np.bincount(labels[labels >= 0], of_all[labels >= 0], len(counts))
     sampled = np.bincount(labels[rows], minlength=len(class_weights))  # [K]
-    classes = np.flatnonzero(sampled >= FEWEST_ROWS)
+    units = np.concatenate([part.unit for part in train])[rows]
+    # Where all rows of a class are in one group, the other folds know nothing of it.
+    classes = np.flatnonzero((sampled >= FEWEST_ROWS) & (_distinct(labels[rows], units, len(counts)) > 1))
     if len(classes) < 2:
-        raise NotMade(f"fewer than two classes have {FEWEST_ROWS} training rows")
+        raise NotMade(f"fewer than two classes have {FEWEST_ROWS} training rows, in more than one group")
     if len(classes) > MOST_CLASSES:
         raise NotMade(f"{len(classes)} classes are more than {MOST_CLASSES}")
     rows = rows[np.isin(labels[rows], classes)]
@@ -108,6 +111,8 @@ def fit_companion(
     of_records = np.concatenate([part.weight for part in chosen]).astype(np.float64)
     weights = np.asarray(class_weights)[labels] * stands_for[codes] * (of_records / of_records.mean())
     folds = _even_folds(units, codes, seed=seed)
+    if _distinct(codes, folds, len(classes)).min() < 2:
+        raise NotMade("the few groups of a class are in one fold")
     bags, terms = _terms(chosen, len(fields), columns=num_columns(len(classes)))
     linear = fit_linear(terms, codes, weights=weights)
     scores = out_of_fold(terms, codes, weights=weights, folds=folds).astype(np.float32)  # [N, S]
@@ -242,6 +247,12 @@ def _even_folds(units: np.ndarray, codes: np.ndarray, *, seed: int) -> np.ndarra
         of_class = np.flatnonzero(codes == code)
         folds[of_class[hash_order(units[of_class], seed=seed)]] = np.arange(len(of_class)) % FOLDS
     return folds
+
+
+def _distinct(labels: np.ndarray, values: np.ndarray, count: int) -> np.ndarray:
+    """Return the number of distinct values of each of `count` labels. [N], [N] -> [count]"""
+    pairs = np.unique(np.stack((labels.astype(np.int64), values.astype(np.int64))), axis=1)
+    return np.bincount(pairs[0], minlength=count)
 
 
 def _terms(

@@ -220,6 +220,13 @@ def test_classes_of_few_rows_have_their_shares_and_the_others_what_is_left():
         np.testing.assert_allclose(probabilities[:, 2:], (FEWEST_ROWS - 1) / len(labels), rtol=0.05)
 
 
+def test_a_class_in_one_group_has_its_share_because_the_other_folds_know_nothing_of_it():
+    train = rows(120, classes=3)
+    train = replace(train, group=np.where(train.label == 2, 1000, train.row))
+    probabilities = np.exp(predict(fitted(train, classes=3), train)[0])
+    np.testing.assert_allclose(probabilities[:, 2], (train.label == 2).mean(), rtol=0.05)
+
+
 def test_numbers_at_the_limit_of_32_bits_are_no_error():
     train = rows(100)
     train.tabular[::7] = np.float32(3.4028235e38)
