@@ -173,6 +173,14 @@ def test_a_label_of_one_row_is_for_train() -> None:
     assert rule.assign(hashes, np.array([0, 1, 1]), None).tolist()[0] == TRAIN
 
 
+@pytest.mark.parametrize("of_label", [5, 6, 14])
+def test_labels_of_few_rows_have_the_shares_of_all_rows(of_label: int) -> None:
+    strata = np.arange(100 * of_label) % 100
+    hashes = np.random.default_rng(0).permutation(len(strata)).astype(np.uint64)
+    codes = StratifiedSplit.fit(Shares(0.8, 0.1), hashes, strata).assign(hashes, strata, None)
+    assert np.bincount(codes).tolist() == [80 * of_label, 10 * of_label, 10 * of_label]
+
+
 def test_by_time_the_oldest_rows_are_train_and_the_newest_test(tmp_path: Path) -> None:
     frame = orders(200)
     lay_out(tmp_path, frame.sample(frac=1, random_state=0))

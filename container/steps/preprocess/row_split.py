@@ -5,6 +5,7 @@ pandas.util.hash_array of the value's key (container/tables/values.py). This is 
 of the key's UTF-8 with the seed's 16 decimal digits as hash key, then SplitMix64's finaliser (Steele et al., 2014).
 """
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,7 +55,9 @@ class HashSplit:
 
 @dataclass(frozen=True)
 class StratifiedSplit:
-    """By the hash within each label, with exact shares; other rows of the label can change a row's split.
+    """By the hash within each label, with exact shares; other rows can change a row's split.
+
+    Shares are rounded up or down for each label, so that those of all rows are as close as possible.
 
     Attributes:
         train_ends: for each stratum, the lowest hash after train. [S] uint64
@@ -67,10 +70,14 @@ class StratifiedSplit:
     @classmethod
     def fit(cls, shares: Shares, hashes: np.ndarray, strata: np.ndarray) -> "StratifiedSplit":
         """Fit to the hashes and strata of all rows. [N] uint64, [N] int64"""
-        ends = []
+        ends, missing_train, missing_test = [], 0.0, 0.0  # rows that the shares of earlier strata lack
         for stratum in range(int(strata.max(initial=-1)) + 1):
             ordered = np.sort(hashes[strata == stratum])
-            train, test = shares.counts(len(ordered))
+            rows = len(ordered)
+            missing_train, missing_test = missing_train + rows * shares.train, missing_test + rows * shares.test
+            train = max(_near(missing_train, rows * shares.train), min(rows, 1))
+            test = min(_near(missing_test, rows * shares.test), rows - train)
+            missing_train, missing_test = missing_train - train, missing_test - test
             ends.append([_end(ordered, train), _end(ordered, train + test)])
         train_ends, test_ends = np.array(ends, np.uint64).reshape(-1, 2).T
         return cls(train_ends, test_ends)
@@ -112,6 +119,11 @@ RowSplit = HashSplit | StratifiedSplit | TimeSplit
 def _in_order(values: np.ndarray, train_end: np.ndarray | float, test_end: np.ndarray | float) -> np.ndarray:
     """Return TRAIN below the first end, TEST below the second, else VAL. [R] int8"""
     return np.where(values < train_end, TRAIN, np.where(values < test_end, TEST, VAL)).astype(np.int8)
+
+
+def _near(wanted: float, share: float) -> int:
+    """Return the whole number next to `share` that is nearest to `wanted`."""
+    return min(max(round(wanted), math.floor(share)), math.ceil(share))
 
 
 def _end(ordered: np.ndarray, count: int) -> np.uint64:
