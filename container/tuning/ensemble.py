@@ -11,7 +11,7 @@ from container.failure import Failure
 from container.job import Fold, Member
 from container.launch.run_queue import Run, RunQueue, Shares, show_curves
 from container.preprocessing.prepared import PreparedData
-from container.training.checkpoint_files import complete_checkpoints
+from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints, newest_checkpoint
 from container.training.identity import check_resumable
 from container.training.state import EarlyStopping, TrainingState, is_finished
 from contracts.hyperparameter_files import parse_hyperparameters
@@ -70,6 +70,8 @@ def train_members(
     for each in planned:
         check_resumable(each.hp, each.checkpoints, given=(), prepared=prepared)
     if hp.ensemble_model == "distill" and hp.resume:
+        if first is not None:
+            _forget_other_teachers(hp, paths.checkpoints)
         check_resumable(hp, paths.checkpoints, given=(), prepared=prepared)  # before hours of training
     missing = [each for each in planned if not each.is_finished]
     shares = Shares.of_members(hp, num_gpus=num_gpus)
@@ -86,6 +88,14 @@ def train_members(
         raise
     show_curves(paths, [each.folder for each in planned])
     return tuple(Member(each.folder.name, each.checkpoints, each.fold) for each in planned)
+
+
+def _forget_other_teachers(hp: Hyperparameters, checkpoints: Path) -> None:
+    """Remove the checkpoints of a network that learned from another number of networks: final_seeds may change."""
+    newest = newest_checkpoint(checkpoints)
+    if newest is not None and (before := newest.content["identity"].get("ensemble")) != hp.ensemble:
+        logger.info("the distilled network learned from %s networks; it is trained again by %d", before, hp.ensemble)
+        clear_checkpoints(checkpoints)
 
 
 def _settings(hp: Hyperparameters, i: int) -> Hyperparameters:

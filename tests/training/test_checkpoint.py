@@ -119,15 +119,6 @@ def test_a_truncated_checkpoint_is_passed_over_and_named(tmp_path, caplog):
     assert "epoch=0-step=2.ckpt is incomplete" in caplog.text
 
 
-def test_a_folder_that_was_never_completed_is_no_checkpoint(tmp_path):
-    saved(tmp_path, 1)
-    unfinished = unfinished_save(tmp_path, "epoch=0-step=2.ckpt")
-    shutil.copytree(tmp_path / "epoch=0-step=1.ckpt", unfinished)
-    (unfinished / "manifest.json").unlink()
-    (tmp_path / "epoch=0-step=3.ckpt").mkdir()
-    assert [one.folder.name for one in complete_checkpoints(tmp_path)] == ["epoch=0-step=1.ckpt"]
-
-
 def test_a_kill_while_a_save_replaces_one_of_the_same_step_loses_no_checkpoint(tmp_path, monkeypatch):
     store, module, optimizer = saved(tmp_path, 1, keep=1)
     rename = Path.rename
@@ -298,14 +289,6 @@ def test_garbage_is_no_checkpoint(tmp_path, manifest):
     for name, content in (("manifest.json", manifest), ("state.json", "{}"), (".metadata", "{}")):
         (garbage / name).write_text(content)
     assert store.newest().step == 1
-
-
-def test_the_same_step_may_be_saved_again(tmp_path):
-    store, module, optimizer = saved(tmp_path, 1)
-    store.save(module, optimizer, name="epoch=0-step=1.ckpt", content={"step": 1, "again": True}, best_step=None)
-    store.wait()
-    assert store.newest().content["again"]
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["epoch=0-step=1.ckpt", "last.ckpt"]
 
 
 def test_a_failed_save_leaves_the_earlier_checkpoint_and_nothing_half_written(tmp_path, monkeypatch):

@@ -163,20 +163,13 @@ def test_a_trial_whose_workers_alone_get_sigterm_goes_on_from_its_newest_checkpo
     """The worker trains on for two seconds after the signal, so the training must take longer on every machine."""
     tuning = {"trials": 1, "final_seeds": 1, "space": {"lr": {"low": 1e-3, "high": 1e-2}}}
     paths = write_job(tmp_path, overrides={**LONG, "max_epochs": 500, "load_ckpt": True, "tuning": tuning})
-    process = start_until(paths, lambda: any(paths.tuning.glob("trial-0000/checkpoints/epoch=*")))
+    folder = paths.tuning / "trial-0000" / "checkpoints"
+    process = start_until(paths, lambda: any(folder.glob("epoch=*")))
     pid = kill_rank(process, 0, signal.SIGTERM)
-    message = rf"worker rank 0 \(pid {pid}\) was ended by SIGTERM.*; restart 1 of 3, from checkpoint (epoch=.*)\.ckpt"
-    found = wait_for(lambda: re.search(message, printed(paths)))
-    wait_for(lambda: newest_step(paths) > step_of(found[1]))
+    ended = rf"rank 0 \(pid {pid}\) was ended by SIGTERM.*; restart 1 of 3, from checkpoint epoch=.*step=(.*)\.ckpt"
+    found = wait_for(lambda: re.search(ended, printed(paths)))
+    wait_for(lambda: max(int(path.stem.rpartition("=")[2]) for path in folder.glob("epoch=*")) > int(found[1]))
     process.kill()
-
-
-def newest_step(paths):
-    return max(step_of(folder.stem) for folder in paths.tuning.glob("trial-0000/checkpoints/epoch=*"))
-
-
-def step_of(name):
-    return int(name.rpartition("step=")[2])
 
 
 @pytest.mark.long

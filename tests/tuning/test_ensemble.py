@@ -206,6 +206,9 @@ def test_the_networks_of_the_best_settings_become_the_model_that_ensemble_model_
     served = Predictor.load(paths.model).predict(table(24, seed=2))
     np.testing.assert_allclose(served, predictions(paths), atol=1e-4)
     assert "seed-43 0." in (paths.output_data / "report.html").read_text()
+    tuning["final_seeds"] = 3
+    write_job(tmp_path, overrides={**JOB, "tuning": tuning, "ensemble_model": model, "explain": 0})
+    assert "2 of 3 networks are trained" in run_train(paths)
 
 
 @pytest.mark.long
