@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.pipelining import PipelineStage
 from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
@@ -156,9 +159,11 @@ def _run_step(rank: Rank, *, ranks: RankMesh) -> Memory:
     with tracker:
         execution = parallelize(model, ranks, rank.hp, precision=rank.precision)
         before = tracker.restart()
-        if rank.hp.accumulate_grad_batches > 1 or "ddp" in rank.degrees.features(rank.hp):
+        accumulates, features = rank.hp.accumulate_grad_batches > 1, rank.degrees.features(rank.hp)
+        whole = accumulates and "fsdp" in features and rank.hp.fsdp_accumulation == "whole"
+        if (accumulates and not whole) or "ddp" in features:
             _allocate_gradients(model)  # of the pass before, or of the buckets
-        batches = [_copied(batch) for batch in rank.batches]
+        batches = [_copied(batch) for _ in range(2 if whole else 1) for batch in rank.batches]
         execution.forward_backward(
             batches, objective=objective, normaliser=torch.ones(()), scale_loss=lambda loss: loss
         )
@@ -187,8 +192,8 @@ def _run_stages(rank: Rank, rank_of: Sequence[int], *, ranks: RankMesh, pp_rank:
     hp, num_ranks = rank.hp, rank.degrees.pp
     sharded = "fsdp" in rank.degrees.features(hp)
     shard = partial(shard_module, ranks=ranks, hp=hp, precision=rank.precision) if sharded else keep_whole
-    cast = rank.precision != torch.float32 and not sharded
-    autocast = partial(torch.autocast, "cpu", dtype=rank.precision if cast else torch.bfloat16, enabled=cast)
+    casts = rank.precision != torch.float32 and not sharded
+    autocast = partial(torch.autocast, "cpu", dtype=rank.precision if casts else torch.bfloat16, enabled=casts)
     tracker = StorageTracker()
     model = _model_of(rank, tracker)
     held = microbatches_held(hp.pp_schedule, len(rank.batches), ranks=num_ranks, pp_rank=pp_rank)
@@ -201,22 +206,44 @@ def _run_stages(rank: Rank, rank_of: Sequence[int], *, ranks: RankMesh, pp_rank:
             shard(stage)
             keep_gathered(stage, hp)
         before = tracker.restart()
-        if held < len(rank.batches) or hp.accumulate_grad_batches > 1:
-            _allocate_gradients(model)  # of the microbatches before
+        earlier = held < len(rank.batches) or hp.accumulate_grad_batches > 1  # microbatches have left gradients
+        if sharded:
+            _keep_gradients(stages, rank.batches[0] if earlier else None)
+        elif earlier:
+            _allocate_gradients(model)
         pending = []
         for stage in stages:
             start = tracker.now
             inputs_and_outputs = _run_forward(stage, rank.batches[0])
             # Later microbatches find the weights that fully_shard gathered; autocast casts weights for each anew.
-            gathered = sum(weight.numel() for weight in stage.parameters()) * rank.precision.itemsize if sharded else 0
+            first = sharded and not earlier
+            gathered = sum(weight.numel() for weight in stage.parameters()) * rank.precision.itemsize if first else 0
             pending.append((*inputs_and_outputs, max(0, tracker.now - start - gathered)))
         others = round((held - 1) * sum(size for *_, size in pending))
         while pending:
             received, sent, _ = pending.pop()
             torch.autograd.backward(sent, [torch.empty_like(tensor) for tensor in sent])
             del received, sent
+        peak = tracker.peak + others
+        if sharded:
+            tracker.restart()
+            for stage in stages:
+                PipelineStage.perform_reduce_grad(cast(PipelineStage, SimpleNamespace(submod=stage)), 1)
+            peak = max(peak, tracker.peak)
     buffers = sum(_bytes(carry, rank.batches, model) for plan in plans for carry in (plan.receives, plan.sends))
-    return _memory(rank, model, tracker.peak - before + others + buffers)
+    return _memory(rank, model, peak - before + buffers)
+
+
+def _keep_gradients(stages: Sequence[Stage], batch: PackedBatch | None) -> None:
+    """Have sharded stages keep whole gradients until the last microbatch, as a schedule does; make those of `batch`."""
+    for stage in stages:
+        assert isinstance(stage, FSDPModule), "the stage is sharded"
+        stage.set_is_last_backward(False)
+        stage.set_reshard_after_backward(False)
+        stage.set_requires_gradient_sync(False)
+        if batch is not None:
+            _, sent = _run_forward(stage, batch)
+            torch.autograd.backward(sent, [torch.empty_like(tensor) for tensor in sent])
 
 
 def _run_forward(stage: Stage, batch: PackedBatch) -> tuple[list[Tensor], tuple[Tensor, ...]]:
