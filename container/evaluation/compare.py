@@ -47,11 +47,12 @@ class _Job:
             raise ContractError(f"{folder}: has no {SPLIT} predictions in output/data", _FIX)
         fitted, decision = FittedPreprocessing.load(paths.model), Decision.load(paths.model)
         names = [artifacts.probability_column(k) for k in range(len(fitted.class_labels))]
-        columns = [fitted.id_name, fitted.label_name, *names]
+        id_name = fitted.id_name or artifacts.ROW_NUMBER
+        columns = [id_name, fitted.label_name, *names]
         ids: list[str | None] = []
         labels, parts = [], []
         for part in iter_tables(files[:1], columns, rows_per_batch=_ROWS_AT_ONCE):
-            ids += keys(part.table[fitted.id_name]).to_pylist()
+            ids += keys(part.table[id_name]).to_pylist()
             labels.append(fitted.labels.encode(part.table[fitted.label_name], origin=part.origin))
             parts.append(np.stack([part.table[name].to_numpy().astype(np.float64) for name in names], axis=1))
         probabilities = np.concatenate(parts)

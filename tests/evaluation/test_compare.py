@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
@@ -50,10 +51,10 @@ def job(tmp_path):
     """A function that writes what compare reads of a finished job."""
     preprocessor, _ = fit(tmp_path / "fit", table(40))
 
-    def write(name, *, noise, ids=range(60), **settings):
+    def write(name, *, noise, ids=range(60), id_name="id", **settings):
         root, labels = tmp_path / name, np.arange(60) % 2
         (root / "output/data").mkdir(parents=True)
-        preprocessor.fitted.save(root / "model")
+        replace(preprocessor.fitted, id_name=None if id_name == "row" else id_name).save(root / "model")
         Decision().save(root / "model")
         (root / "model/hyperparameters.json").write_text(json.dumps({"lr": 2e-5, **settings}))
         (root / "output/data/metrics.json").write_text(json.dumps({"test/auroc": 0.5 + noise / 10}))
@@ -61,15 +62,16 @@ def job(tmp_path):
         found = scores(labels, noise=noise, seed=1).probabilities
         split = SplitPredictions("test", pa.chunked_array([pa.array(map(str, ids))]), raw, labels, found)
         write_predictions(
-            root / "output/data", split, predicted=raw, id_name="id", label_name="label", file_format="csv"
+            root / "output/data", split, predicted=raw, id_name=id_name, label_name="label", file_format="csv"
         )
         return str(root)
 
     return write
 
 
-def test_settings_that_differ_and_metrics_with_differences_are_printed(job, capsys):
-    first, second = job("one", noise=4.0), job("two", noise=0.5, lr=1e-3)
+@pytest.mark.parametrize("id_name", ["id", "row"])
+def test_settings_that_differ_and_metrics_with_differences_are_printed(job, capsys, id_name):
+    first, second = job("one", noise=4.0, id_name=id_name), job("two", noise=0.5, lr=1e-3, id_name=id_name)
     assert main(["compare", first, second]) == 0
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["lr", "2e-05", "0.001"] in lines
