@@ -80,7 +80,19 @@ def declaration_of(field: FieldInfo) -> Declaration:
     return cast(Any, extra)["declaration"] if isinstance(extra, dict) else Declaration()
 
 
-class Settings(BaseModel):
+class StrictModel(BaseModel):
+    """Values of a user, of which true and false are no numbers."""
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _refuse_booleans_as_numbers(cls, value: Any, info: ValidationInfo) -> Any:
+        kinds = plain_types(plain_type(cls.model_fields[str(info.field_name)].annotation))
+        if isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
+            raise ValueError("true and false are no numbers")
+        return value
+
+
+class Settings(StrictModel):
     """A group of hyperparameters; the docstring after a field describes it."""
 
     model_config = ConfigDict(
@@ -96,14 +108,6 @@ class Settings(BaseModel):
     def __pydantic_init_subclass__(cls, **_kwargs: Any) -> None:
         for field in cls.model_fields.values():
             field.description = " ".join((field.description or "").split())  # in one line
-
-    @field_validator("*", mode="before")
-    @classmethod
-    def _refuse_booleans_as_numbers(cls, value: Any, info: ValidationInfo) -> Any:
-        kinds = plain_types(plain_type(cls.model_fields[str(info.field_name)].annotation))
-        if isinstance(value, bool) and bool not in kinds and kinds & {int, float}:
-            raise ValueError("true and false are no numbers")
-        return value
 
 
 _WRONG_TYPE = ("_type", "_parsing", "literal_error")  # ends of the names of pydantic's errors

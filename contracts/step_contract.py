@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
 
-from contracts.declaration import describe_limits
+from contracts.declaration import StrictModel, describe_limits
 from contracts.errors import ContractError, shown
 from contracts.json_text import parse_json
 from contracts.paths import DEFAULT_ROOT
@@ -41,8 +41,10 @@ def _as_texts(labels: Any) -> Any:
 
 def _check_labels(labels: dict[str, Any]) -> dict[str, Any]:
     for label, new in labels.items():
-        if not isinstance(new, (str, int, float)):
-            raise ValueError(f"the new label of {label!r} is {shown(new)}, which is neither a text nor a number")
+        if not label.strip():
+            raise ValueError("has an empty label")
+        if type(new) not in (str, int) or not str(new).strip():
+            raise ValueError(f"the new label of {label!r} is {shown(new)}, which is neither a text nor a whole number")
     if labels and len({str(new).strip() for new in labels.values()}) == 1:
         raise ValueError("every label becomes the same one, and a classifier needs two")
     return labels
@@ -54,7 +56,7 @@ JsonObject = Annotated[dict[str, Json], BeforeValidator(parsed)]
 Labels = Annotated[JsonObject, BeforeValidator(_as_texts), AfterValidator(_check_labels)]
 
 
-class StepSettings(BaseModel):
+class StepSettings(StrictModel):
     """A step's environment variables; the field `train_ratio` is the variable TRAIN_RATIO."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())

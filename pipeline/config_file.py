@@ -51,9 +51,8 @@ def _absolute(path: Path, folder: str) -> str:
 
 def _read_mapping(path: Path, key: str) -> dict[str, Any]:
     if not path.is_file():
-        raise ContractError(
-            f"{key}: {path} does not exist", "Name a YAML or JSON file, such as examples/pipeline.yaml."
-        )
+        problem = "is a folder" if path.is_dir() else "does not exist"
+        raise ContractError(f"{key}: {path} {problem}", "Name a YAML or JSON file, such as examples/pipeline.yaml.")
     kind = "JSON" if path.suffix == ".json" else "YAML"
     try:
         text = path.read_bytes()
@@ -64,7 +63,8 @@ def _read_mapping(path: Path, key: str) -> dict[str, Any]:
             "Correct the file; indent YAML with spaces, and give each key once.",
         ) from None
     if not isinstance(content, dict):
-        raise ContractError(f"{key}: {path} contains a {type(content).__name__}, not a mapping", "Write name: value.")
+        problem = "is empty" if content is None else f"contains a {type(content).__name__}, not a mapping"
+        raise ContractError(f"{key}: {path} {problem}", "Write name: value.")
     return content
 
 
@@ -108,6 +108,12 @@ def _refused(path: Path, error: ValidationError) -> ContractError:
         return ContractError(f"{key}: unknown key in {path}{hint}", f"Use one of: {', '.join(known)}.")
     if first["type"] == "missing":
         return ContractError(f"{key}: is missing in {path}", "Add the key; docs/pipeline_reference.md describes it.")
+    if (first["type"] == "invalid_key" or keys[-1:] == ["[key]"]) and not isinstance(first["input"], str):
+        section = ".".join(str(part) for part in keys if part not in ("[key]", str(first["input"])))
+        return ContractError(
+            f"{section}: the key {first['input']} in {path} is no text",
+            "Quote it if it is a key. In braces, a comma begins the next key: write numbers with a point, 0.85.",
+        )
     value = "" if isinstance(first["input"], dict) else f" {shown(first['input'])}"
     reason = first["msg"].removeprefix("Value error, ")
     return ContractError(

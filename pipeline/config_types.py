@@ -2,9 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, StringConstraints
+from pydantic import AfterValidator, ConfigDict, StringConstraints
 
-from contracts.declaration import Pattern
+from contracts.declaration import Pattern, StrictModel
 from pipeline.json_path import compile_path
 
 Name = Annotated[
@@ -106,7 +106,7 @@ CardText = Annotated[str, StringConstraints(max_length=1024)]
 Approval = Literal["PendingManualApproval", "Approved", "Rejected"]
 
 
-class Section(BaseModel):
+class Section(StrictModel):
     """A part of the configuration; an unknown key is an error."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())

@@ -73,6 +73,7 @@ def serving(
 
 
 GIVEN, JOINED = "SageMakerInput", "SageMakerOutput"  # keys of a joined record: of one that is no object, of the scores
+_DIGITS = re.compile(r'"\\u0000([-+.eE0-9]+)\\u0000"')  # a number with a point or an exponent keeps its digits
 _FORMATS = {".csv": CSV, ".jsonl": JSON_LINES}
 csv.field_size_limit(sys.maxsize)  # 131,072 characters by default
 
@@ -127,11 +128,11 @@ class Filters:
 
     def _value(self, line: bytes) -> Any:
         text = line.decode()
-        return next(csv.reader([text])) if self.is_csv else json.loads(text)
+        return next(csv.reader([text])) if self.is_csv else json.loads(text, parse_float="\0{}\0".format)
 
     def _text(self, value: Any, separators: tuple[str, str] = (", ", ": ")) -> bytes:
         if not self.is_csv:
-            return json.dumps(value, ensure_ascii=False, separators=separators).encode()
+            return _DIGITS.sub(r"\1", json.dumps(value, ensure_ascii=False, separators=separators)).encode()
         line = io.StringIO()
         csv.writer(line).writerow(value if isinstance(value, list) else [value])  # quotes \r and \n, which end lines
         return line.getvalue().removesuffix("\r\n").encode()

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, requires, version
@@ -54,11 +54,11 @@ class ContentDigests:
         return str(entry[-1])
 
 
-def code_digest() -> str:
+def code_digest(packages: Sequence[str] = ("contracts", "container")) -> str:
     """Return a digest of the code that steps run and the versions of its dependencies; it replaces the image's."""
     files = [
         [str(path.relative_to(REPOSITORY)), digest_of_file(path)]
-        for package in ("contracts", "container")
+        for package in packages
         for path in sorted((REPOSITORY / package).rglob("*"))
         if path.suffix in (".py", ".html", ".json")
     ]

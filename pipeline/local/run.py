@@ -279,6 +279,8 @@ def _fingerprint(state: Run, contract: StepContract, inputs: Mapping[str, Path])
         parts["hyperparameters"] = dict(state.plan.hyperparameters)
         folders = [name for name in state.plan.encoders if Path(name).is_dir()]
         parts["encoders"] = {name: state.digests.of(Path(name)) for name in folders}
+    if contract in (BATCH_SCORE, REGISTRATION):
+        parts["local code"] = code_digest(("pipeline",))  # which writes the outputs of these steps
     if contract is BATCH_SCORE:
         assert state.config.batch_score is not None
         parts["batch_score"] = state.config.batch_score.model_dump(mode="json")

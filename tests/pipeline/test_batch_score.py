@@ -176,9 +176,11 @@ def test_filters_of_json_lines_select_keys():
     filters = Filters.of(
         BatchScore(input_filter="$.features", join_input=True, output_filter="$['id','SageMakerOutput']")
     )
-    record = b'{"id":7,"features":{"chat":"\xc3\xa9"}}'
-    assert filters.request_line(record) == b'{"chat":"\xc3\xa9"}', "no longer than in the record"
-    assert filters.result_line(record, b'{"p": 1}') == b'{"id": 7, "SageMakerOutput": {"p": 1}}'
+    record = b'{"id":7,"features":{"chat":"\xc3\xa9","size":1.10}}'
+    assert filters.request_line(record) == b'{"chat":"\xc3\xa9","size":1.10}', (
+        "as long and with the digits of the record"
+    )
+    assert filters.result_line(record, b'{"p": 1e400}') == b'{"id": 7, "SageMakerOutput": {"p": 1e400}}'
 
 
 def test_a_joined_record_that_is_no_object_has_a_key_of_its_own():

@@ -6,7 +6,7 @@ import pytest
 from pydantic import ValidationError
 
 from contracts.errors import ContractError
-from contracts.steps import PYTORCH_TRAINING, TABULAR_PREPROCESSING
+from contracts.steps import BATCH_SCORE, PYTORCH_TRAINING, TABULAR_PREPROCESSING
 from pipeline.aws.definition import aws_plan, checked_definition
 from pipeline.checks import check_metrics_columns
 from pipeline.local.cache import ContentDigests
@@ -100,9 +100,10 @@ def test_settings_that_fit_are_accepted(config):
     aws_plan(config)
 
 
-def test_a_new_label_that_is_no_label_is_an_error_of_the_plan():
-    with pytest.raises((ContractError, ValidationError), match="the new label of 'a' is None"):
-        aws_plan(changed(TabularPreprocessing={"label_map": {"a": None}}))
+@pytest.mark.parametrize("new", [None, True, 1.5, " "])
+def test_a_new_label_that_is_no_label_is_an_error_of_the_plan(new):
+    with pytest.raises((ContractError, ValidationError), match=f"the new label of 'a' is {new!r}"):
+        aws_plan(changed(TabularPreprocessing={"label_map": {"a": new}}))
 
 
 @pytest.mark.parametrize(
@@ -142,6 +143,14 @@ def test_a_training_runs_again_if_the_files_of_its_encoder_change(tmp_path):
     before = identity()
     (encoder / "model.safetensors").write_bytes(b"two")
     assert identity() != before
+
+
+def test_batch_scores_are_made_again_by_other_local_code(tmp_path, monkeypatch):
+    config = configuration(aws=None, batch_score={}, inputs={"batch_input": str(tmp_path)})
+    run = Run(config, make_plan(config, config.inputs), tmp_path, ContentDigests(tmp_path / "digests.json"), "image")
+    before = _fingerprint(run, BATCH_SCORE, {})
+    monkeypatch.setattr("pipeline.local.run.code_digest", lambda packages: f"other {packages}")
+    assert _fingerprint(run, BATCH_SCORE, {}) != before
 
 
 def test_an_input_that_contains_the_root_is_refused(tmp_path):

@@ -46,6 +46,9 @@ def settings(step, **values):
         (b"a: " + b"[" * 5000, "maximum recursion depth"),
         (b"name: " + b"9" * 5000, "Exceeds the limit"),
         (written().replace("lr: 0.002", "lr: 0,2"), "lr: '0,2' is invalid"),
+        (b"", "is empty"),
+        (b"name: a\ncondition: {metric: test/auroc, minimum: 0,85}", "condition: the key 85 in"),
+        (written(condition={"metric": "test/auroc", "minimum": True}), "condition.minimum: True"),
     ],
 )
 def test_a_file_that_is_not_one_plain_mapping_is_refused(tmp_path, text, words):
