@@ -96,7 +96,6 @@ def fit_companion(
     totals = np.bincount(labels[labels >= 0], of_all[labels >= 0], len(counts))
     sampled = np.bincount(labels[rows], minlength=len(class_weights))  # [K]
     units = np.concatenate([part.unit for part in train])[rows]
-    # Where all rows of a class are in one group, the other folds know nothing of it.
     classes = np.flatnonzero((sampled >= FEWEST_ROWS) & (_distinct(labels[rows], units, len(counts)) > 1))
     if len(classes) < 2:
         raise NotMade(f"fewer than two classes have {FEWEST_ROWS} training rows, in more than one group")
@@ -111,8 +110,6 @@ def fit_companion(
     of_records = np.concatenate([part.weight for part in chosen]).astype(np.float64)
     weights = np.asarray(class_weights)[labels] * stands_for[codes] * (of_records / of_records.mean())
     folds = _even_folds(units, codes, seed=seed)
-    if _distinct(codes, folds, len(classes)).min() < 2:
-        raise NotMade("the few groups of a class are in one fold")
     bags, terms = _terms(chosen, len(fields), columns=num_columns(len(classes)))
     linear = fit_linear(terms, codes, weights=weights)
     scores = out_of_fold(terms, codes, weights=weights, folds=folds).astype(np.float32)  # [N, S]
@@ -231,7 +228,7 @@ def _even_folds(units: np.ndarray, codes: np.ndarray, *, seed: int) -> np.ndarra
     Groups of several rows stay together, with about even shares of the classes.
 
     Raises:
-        NotMade: fewer than FOLDS groups.
+        NotMade: fewer than FOLDS groups, or a class in one fold.
     """
     distinct = len(np.unique(units))
     if distinct < FOLDS:
@@ -241,7 +238,10 @@ def _even_folds(units: np.ndarray, codes: np.ndarray, *, seed: int) -> np.ndarra
 
         splitter = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=seed % 2**32)
         in_fold = [held_out for _, held_out in splitter.split(codes, codes, units)]
-        return np.repeat(np.arange(FOLDS), [len(rows) for rows in in_fold])[np.argsort(np.concatenate(in_fold))]
+        folds = np.repeat(np.arange(FOLDS), [len(rows) for rows in in_fold])[np.argsort(np.concatenate(in_fold))]
+        if _distinct(codes, folds, codes.max() + 1).min() < 2:
+            raise NotMade("the few groups of a class are in one fold, and the other folds know nothing of it")
+        return folds
     folds = np.empty(len(codes), np.int64)
     for code in np.unique(codes):
         of_class = np.flatnonzero(codes == code)

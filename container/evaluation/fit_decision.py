@@ -72,26 +72,17 @@ def fit_decision(
         assert counts is not None
         decision = replace(decision, prior=PriorShift(float(counts[1] / counts.sum()), hp.target_prior))
     scores = {split: _served_scores(decision.log_probabilities(values)) for split, values in logits.items()}
+    share = hp.target_prior
     threshold = choose_threshold(
-        wanted,
-        val_labels == 1,
-        scores["val"][known],
-        weights=val_weights,
-        target_share=hp.target_prior,
-        false_positive_cost=hp.false_positive_cost,
-        false_negative_cost=hp.false_negative_cost,
-    )
+        wanted, val_labels == 1, scores["val"][known], weights=val_weights, target_share=share,
+        false_positive_cost=hp.false_positive_cost, false_negative_cost=hp.false_negative_cost,
+    )  # fmt: skip
     if not threshold.met:
         text = "decision_threshold: no threshold reaches %s on val; using the closest, %.4g"
         logger.warning(text, threshold.target, threshold.value)
+    of_split = {split: None if weights is None else weights[split] for split in logits}
     reached = {
-        split: decisions_at(
-            threshold.value,
-            labels[split],
-            scores[split],
-            weights=None if weights is None else weights[split],
-            target_share=hp.target_prior,
-        )
+        split: decisions_at(threshold.value, labels[split], scores[split], weights=of_split[split], target_share=share)
         for split in logits
     }
     return replace(decision, threshold=replace(threshold, reached=reached))
