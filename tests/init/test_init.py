@@ -101,6 +101,8 @@ def test_rows_of_one_group_are_in_one_split(tmp_path):
     customers = [set(split(paths, name)["customer"]) for name in SPLITS]
     assert not customers[0] & customers[1] | customers[0] & customers[2] | customers[1] & customers[2]
     assert settings(paths)["group_name"] == "customer", "also in the folds of train"
+    (tmp_path / "id").mkdir()
+    assert "group_name" not in settings(run_init(tmp_path / "id", raw, "--group", "customer", "--id", "customer"))
 
 
 def test_groups_and_times_cannot_both_split_the_rows(tmp_path, capsys):

@@ -47,6 +47,9 @@ def planned(folder: Path, *arguments: str, **settings: Any) -> dict[str, Any]:
     return json.loads((folder / "plan.json").read_text())
 
 
+FSDP = {"strategy": "fsdp"}
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("case", ON_H200)
 def test_memory_is_within_a_tenth_of_a_gpus(tmp_path, case):
@@ -66,6 +69,8 @@ def test_memory_is_within_a_tenth_of_a_gpus(tmp_path, case):
         Case("1 process", TINY, 1, 16),
         Case("checkpointing", TINY, 1, 16, {"activation_checkpointing": 1}),
         Case("1F1B", TINY, 2, 64, {"strategy": "pp"}),
+        Case("1F1B of shards", TINY, 4, 64, {"pp_size": 2, "dp_shard_size": 2}),
+        Case("whole gradients", TINY, 2, 4, {"accumulate_grad_batches": 2, "fsdp_accumulation": "whole", **FSDP}),
     ],
     ids=lambda case: case.name,
 )
