@@ -69,15 +69,15 @@ def test_memory_is_within_a_tenth_of_a_gpus(tmp_path, case):
         Case("1 process", TINY, 1, 16),
         Case("checkpointing", TINY, 1, 16, {"activation_checkpointing": 1}),
         Case("1F1B", TINY, 2, 64, {"strategy": "pp"}),
-        Case("1F1B of shards", TINY, 4, 64, {"pp_size": 2, "dp_shard_size": 2}),
-        Case("whole gradients", TINY, 2, 4, {"accumulate_grad_batches": 2, "fsdp_accumulation": "whole", **FSDP}),
+        Case("replicas of 1F1B", TINY, 4, 8, {"pp_size": 2}),
+        Case("whole gradients", TINY, 2, 1, {"accumulate_grad_batches": 2, "fsdp_accumulation": "whole", **FSDP}),
     ],
     ids=lambda case: case.name,
 )
-def test_memory_is_within_a_tenth_of_real_processes(tmp_path, case):
+def test_memory_is_within_a_twentieth_of_real_processes(tmp_path, case):
     with RankPool() as pool:
         real = max(pool.run(measured, case, tmp_path, world_size=case.world_size))
-    assert predicted(case, tmp_path).total == pytest.approx(real, rel=0.1)
+    assert predicted(case, tmp_path).total == pytest.approx(real, rel=0.05)
 
 
 @pytest.mark.parametrize(("shape", "rate", "milliseconds"), SPEEDS)
