@@ -47,10 +47,12 @@ def hyperparameters_of(raw: RawTables, *, tokenizer: str, group: str | None) -> 
     formats = {name: raw.columns[name].facts.number_format for name in numbers}
     if formats := {name: written for name, written in formats.items() if written}:
         values["number_format"] = formats
-    if group is not None and (role := raw.columns[group].role) == "ignored":
-        values["group_name"] = group
-    elif group is not None:
-        why["group_name"] = f"not set, because {group!r} is a column of role {role}; folds of train divide its rows"
+    if group is not None:
+        role = raw.columns[group].role
+        if role == "ignored":
+            values["group_name"] = group
+        else:
+            why["group_name"] = f"not set, because {group!r} is a column of role {role}; folds of train divide its rows"
     values["multiclass_categories"], why["multiclass_categories"] = _classes(raw)
     values["model_class"] = model_class
     values["tokenizer"] = tokenizer
