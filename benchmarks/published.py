@@ -121,10 +121,7 @@ def _measure(name: str, arguments: argparse.Namespace) -> None:
             splits = SHARED / "tools" / "published_splits.py"
             subprocess.run([sys.executable, str(splits), name, str(fold), str(folder)], check=True, capture_output=True)
         for system in arguments.systems:
-            if system in PEERS:
-                auroc, parts, minutes = _peer(folder, benchmark, system, arguments)
-            else:
-                auroc, parts, minutes = _fold(folder, benchmark, system, arguments)
+            auroc, parts, minutes = _fold(folder, benchmark, system, arguments)
             found[system, fold] = auroc
             rows.append([str(fold), system, f"{auroc:.4f}", *parts, f"{minutes:.1f}"])
             print("  ".join([name, *rows[-1]]), flush=True)
@@ -137,41 +134,39 @@ def _fold(
     folder: Path, benchmark: Benchmark, system: str, arguments: argparse.Namespace
 ) -> tuple[float, tuple[str, str], float]:
     """Return the AUROC of test, that of the network and of the companion alone, and the minutes of the job."""
-    table = pd.read_parquet(folder / "test.parquet", columns=[benchmark.label])
-    classes = sorted(pd.read_parquet(folder / "train.parquet")[benchmark.label].unique().tolist())
+    labels = {split: pd.read_parquet(folder / f"{split}.parquet")[benchmark.label] for split in ("train", "test")}
+    classes = sorted(labels["train"].unique().tolist())
     root = folder / system
     shutil.rmtree(root, ignore_errors=True)
     settings = {"tokenizer": str(require_minilm()), **benchmark.settings(system), **json.loads(arguments.set)}
     began = time.monotonic()
     task = Task(folder, settings)
-    if system == MULTIMODAL:
+    if system in PEERS:
+        scores = _peer(root, benchmark, system, classes, arguments)
+    elif system == MULTIMODAL:
         given = {"max_epochs": 3, **settings}
-        found = run_autogluon(root, task, given, seed=42, classes=classes, python=arguments.peers)
+        scores = run_autogluon(root, task, given, seed=42, classes=classes, python=arguments.peers)["test"]
     else:
-        found = run_job(root, task, {}, classes)
+        scores = run_job(root, task, {}, classes)["test"]
     minutes = (time.monotonic() - began) / 60
-    truth = table[benchmark.label].map(classes.index).to_numpy()
     report = root / "output/data/metrics.json"
     metrics = json.loads(report.read_text()) if report.is_file() else {}
     of_parts = (metrics.get("companion") or {}).get("parts") or {}
     alone = [of_parts.get(part, {}).get("test", {}).get("auroc", {}).get("value") for part in ("network", "companion")]
     shown = tuple("-" if value is None else f"{value:.4f}" for value in alone)
     shutil.rmtree(root / "checkpoints", ignore_errors=True)
-    return auroc_one_versus_rest(truth, found["test"]), (shown[0], shown[1]), minutes
+    truth = labels["test"].map(classes.index).to_numpy()
+    return auroc_one_versus_rest(truth, scores), (shown[0], shown[1]), minutes
 
 
 def _peer(
-    folder: Path, benchmark: Benchmark, system: str, arguments: argparse.Namespace
-) -> tuple[float, tuple[str, str], float]:
-    """Return what `_fold` returns, of another system."""
-    table = pd.read_parquet(folder / "test.parquet", columns=[benchmark.label])
-    classes = sorted(pd.read_parquet(folder / "train.parquet")[benchmark.label].unique().tolist())
-    root = folder / system
-    shutil.rmtree(root, ignore_errors=True)
+    root: Path, benchmark: Benchmark, system: str, classes: list[Any], arguments: argparse.Namespace
+) -> np.ndarray:
+    """Fit another system; return its probabilities of test. [N, K]"""
     root.mkdir()
     job = {
         "system": system,
-        "data": str(folder),
+        "data": str(root.parent),
         "folder": str(root),
         "label": benchmark.label,
         "texts": benchmark.texts,
@@ -181,15 +176,11 @@ def _peer(
         "seconds": round(arguments.minutes * 60),
     }
     (root / "job.json").write_text(json.dumps(job))
-    began = time.monotonic()
     with (root / "log.txt").open("w") as log:
         script = REPOSITORY / "benchmarks" / "published_peers.py"
         command = [str(arguments.peers), str(script), str(root / "job.json")]
         subprocess.run(command, stdout=log, stderr=subprocess.STDOUT, check=True)
-    minutes = (time.monotonic() - began) / 60
-    scores = pd.read_parquet(root / "test.parquet").to_numpy()
-    truth = table[benchmark.label].map(classes.index).to_numpy()
-    return auroc_one_versus_rest(truth, scores), ("-", "-"), minutes
+    return pd.read_parquet(root / "test.parquet").to_numpy()
 
 
 def _means(name: str, found: Mapping[tuple[str, int], float]) -> list[list[str]]:
