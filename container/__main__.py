@@ -79,11 +79,9 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _init(options: argparse.Namespace, paths: JobPaths) -> int:
-    from container.init.command import ROLE_OPTIONS, InitOptions, init
+    from container.init.command import init
 
-    roles = {option: getattr(options, option) for option in ROLE_OPTIONS}
-    names = ("label", "group", "time", "tokenizer", "force")
-    return init(paths, InitOptions(options.tables, roles=roles, **{name: getattr(options, name) for name in names}))
+    return init(paths, options)
 
 
 def _train(options: argparse.Namespace, paths: JobPaths) -> int:

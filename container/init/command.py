@@ -1,11 +1,10 @@
 """init: make a job from a raw table."""
 
+import argparse
 import json
 import shlex
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 
 from container.init.profile import read_tables
@@ -26,26 +25,7 @@ ROLE_OPTIONS: dict[str, Role] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class InitOptions:
-    """The command line of init.
-
-    Attributes:
-        tables: files and folders.
-        roles: columns by option of ROLE_OPTIONS.
-        force: replace the input of a job.
-    """
-
-    tables: Sequence[Path]
-    label: str | None = None
-    roles: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    group: str | None = None
-    time: str | None = None
-    tokenizer: str | None = None
-    force: bool = False
-
-
-def init(paths: JobPaths, options: InitOptions) -> int:
+def init(paths: JobPaths, options: argparse.Namespace) -> int:
     """Write input/data/{train,val,test}, the hyperparameters and init.md; print what was found, last how to train.
 
     Returns:
@@ -63,7 +43,7 @@ def init(paths: JobPaths, options: InitOptions) -> int:
     _check_root(paths, options)
     with tempfile.TemporaryDirectory(prefix="init-") as scratch:
         raw = read_tables(
-            options.tables, label=options.label, given=_given(options.roles), scratch=Path(scratch),
+            options.tables, label=options.label, given=_given(options), scratch=Path(scratch),
             group=options.group, time=options.time,
         )  # fmt: skip
         print(*table_lines(raw), "", sep="\n", flush=True)
@@ -94,7 +74,7 @@ def init(paths: JobPaths, options: InitOptions) -> int:
     return 0
 
 
-def _check_root(paths: JobPaths, options: InitOptions) -> None:
+def _check_root(paths: JobPaths, options: argparse.Namespace) -> None:
     """Raise ContractError where the folder has a job, unless its input may be replaced, or a table is part of it."""
     check_writable(paths.root)
     replaced = [paths.channel(split).resolve() for split in SPLITS]
@@ -113,11 +93,10 @@ def _check_root(paths: JobPaths, options: InitOptions) -> None:
         )
 
 
-def _given(options: Mapping[str, Sequence[str]]) -> dict[str, tuple[Role, str]]:
+def _given(options: argparse.Namespace) -> dict[str, tuple[Role, str]]:
     given: dict[str, tuple[Role, str]] = {}
-    for option, names in options.items():
-        for name in names:
-            role = ROLE_OPTIONS[option], f"--{option}"
-            if given.setdefault(name, role) != role:
+    for option, role in ROLE_OPTIONS.items():
+        for name in getattr(options, option):
+            if given.setdefault(name, (role, f"--{option}")) != (role, f"--{option}"):
                 raise ContractError(f"--{option}: {name!r} is also given by {given[name][1]}", "Give it one role.")
     return given
