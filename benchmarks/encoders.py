@@ -12,9 +12,10 @@ import numpy as np
 import torch
 
 from container.data.batch import PackedBatch, PackedText
-from container.models.build import EncoderConfigOnly, build_classifier
+from container.models.build import build_classifier
 from container.models.classifier import Classifier
 from container.preprocessing.numeric_transform import NumericTransformParameters
+from container.preprocessing.prepared import EncoderFiles
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 
@@ -104,7 +105,7 @@ def build_model(folder: Path, shape: Shape, hp: Hyperparameters, *, dropout: flo
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(config))
     transform = NumericTransformParameters("none")
-    return build_classifier(hp, [EncoderConfigOnly(folder)], tabular_dim=0, numeric_transform=transform)
+    return build_classifier(hp, [EncoderFiles(folder)], tabular_dim=0, numeric_transform=transform)
 
 
 def chat_lengths(count: int, *, longest: int, random: np.random.Generator) -> list[int]:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from container.data.batch import PackedBatch
 from container.export.onnx import export_onnx
-from container.models.build import EncoderConfigOnly, build_classifier
-from container.preprocessing.prepared import PreparedData
+from container.models.build import build_classifier
+from container.preprocessing.prepared import EncoderFiles, PreparedData
 from contracts import artifacts
 from contracts.hyperparameters import Hyperparameters
 
@@ -42,7 +42,7 @@ def _export(
 ) -> float:
     model = build_classifier(
         hp,
-        [EncoderConfigOnly(source) for source in encoders.values()],
+        [EncoderFiles(source) for source in encoders.values()],
         tabular_dim=data.tabular_dim,
         numeric_transform=data.fitted.numeric_transform,
         num_codes=data.fitted.num_codes,

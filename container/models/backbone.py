@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Protocol
 
 import torch
 from torch import nn
@@ -29,6 +28,7 @@ from container.models.encoder import (
 )
 from container.models.families import FAMILIES, EncoderFamily, encoder_family
 from container.models.memory import build_if_it_fits
+from container.preprocessing.prepared import EncoderFiles
 from contracts.errors import ContractError, first_line
 from contracts.text_fields import ModelTextField
 
@@ -39,17 +39,8 @@ _NUMBER = re.compile(r"\b\d+\b")
 _USE_KNOWN_FAMILY = f"Use an encoder of one of these families: {', '.join(FAMILIES)}."
 
 
-class EncoderFolders(Protocol):
-    """The folder of an encoder's config.json, and the folder of its weights; None for random weights."""
-
-    @property
-    def config_folder(self) -> Path: ...
-    @property
-    def weights_folder(self) -> Path | None: ...
-
-
 def build_encoder(
-    field: ModelTextField, files: EncoderFolders, *, chosen: Iterable[str] = (), pooling: str | None = "first"
+    field: ModelTextField, files: EncoderFiles, *, chosen: Iterable[str] = (), pooling: str | None = "first"
 ) -> TextEncoder:
     """Build the encoder of a text field; random numbers come from torch's current generator.
 
@@ -118,7 +109,7 @@ def main(arguments: Sequence[str]) -> int:
     return 0
 
 
-def build_word_embeddings(field: ModelTextField, files: EncoderFolders) -> nn.Embedding:
+def build_word_embeddings(field: ModelTextField, files: EncoderFiles) -> nn.Embedding:
     """Build only the word embeddings of a text field's encoder; random if it has no weights.
 
     Raises:

@@ -2,13 +2,13 @@
 
 import pickle
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from torch import nn
 
-from container.models.backbone import EncoderFolders, build_encoder, build_word_embeddings, load_failure
+from container.models.backbone import build_encoder, build_word_embeddings, load_failure
 from container.models.classifier import Classifier
 from container.models.cross_attention import CrossAttentionTable, CrossAttentionTexts
 from container.models.dropout import draw_faster
@@ -21,6 +21,7 @@ from container.models.tabular import CategoryEmbedding, NumericEmbedding, Tabula
 from container.models.word_encoders import ConvolutionalEncoder, RecurrentEncoder, WordEncoder
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_transform import NumericTransformParameters
+from container.preprocessing.prepared import EncoderFiles
 from container.text.weight_files import check_weight_file
 from contracts.artifacts import HYPERPARAMETERS, MODEL_STATE, tokenizer_folder
 from contracts.errors import ContractError
@@ -45,7 +46,7 @@ FUSION_HEADS: dict[str, type[FusionHead]] = {
 
 def build_classifier(
     hp: Hyperparameters,
-    encoders: Sequence[EncoderFolders],
+    encoders: Sequence[EncoderFiles],
     *,
     tabular_dim: int,
     numeric_transform: NumericTransformParameters,
@@ -127,7 +128,7 @@ def load_classifier(model_dir: Path) -> Network:
     content = read_object(path, "Give the model/ folder of a training job, complete.")
     hp = parse_hyperparameters(content, dict.fromkeys(content, path))
     fitted = FittedPreprocessing.load(model_dir)
-    encoders = [EncoderConfigOnly(model_dir / tokenizer_folder(field.role)) for field in hp.text_fields]
+    encoders = [EncoderFiles(model_dir / tokenizer_folder(field.role)) for field in hp.text_fields]
     state = _read_state(model_dir / MODEL_STATE)
     networks = [
         build_classifier(
@@ -173,16 +174,8 @@ def _load_state(model: nn.Module, state: Mapping[str, torch.Tensor], *, path: Pa
         ) from error
 
 
-@dataclass(frozen=True)
-class EncoderConfigOnly:
-    """Describe an encoder whose weights are not read from its folder."""
-
-    config_folder: Path
-    weights_folder: None = None
-
-
 def _encoder(
-    hp: Hyperparameters, field: ModelTextField, files: EncoderFolders, *, pooling: str | None
+    hp: Hyperparameters, field: ModelTextField, files: EncoderFiles, *, pooling: str | None
 ) -> TextEncoder | WordEncoder:
     if hp.share_encoder:
         field = replace(field, max_sen_len=max(other.max_sen_len for other in hp.text_fields))

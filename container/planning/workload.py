@@ -14,13 +14,14 @@ import torch
 
 from container.data.batch import PackedBatch, PackedText
 from container.hosts.channels import find_channels
-from container.models.build import EncoderConfigOnly, build_classifier
+from container.models.build import build_classifier
 from container.models.classifier import Classifier
 from container.models.lora import add_lora
 from container.parallel.encoder_checks import EncoderShape, encoder_config
 from container.planning.catalogue import Catalogue
 from container.preprocessing.infer_classes import with_classes_of_train
 from container.preprocessing.numeric_transform import NumericTransformParameters
+from container.preprocessing.prepared import EncoderFiles
 from container.tables.channel_files import iter_tables, read_head
 from container.tables.data_files import find_data_files
 from container.tables.values import texts
@@ -77,7 +78,7 @@ class Workload:
 
     def build(self) -> Classifier:
         """Return the plain model with random weights."""
-        files = [EncoderConfigOnly(folder) for folder in self.folders]
+        files = [EncoderFiles(folder) for folder in self.folders]
         transform = NumericTransformParameters("none")
         model = build_classifier(self.hp, files, tabular_dim=self.tabular_dim, numeric_transform=transform)
         add_lora(model, self.hp)

@@ -20,11 +20,11 @@ class EncoderFiles:
 
     Attributes:
         config_folder: tokenizer files and the encoder's config.json, in the prepared folder.
-        weights_folder: the pretrained encoder; None for from_scratch.
+        weights_folder: the pretrained encoder; None for random weights.
     """
 
     config_folder: Path
-    weights_folder: Path | None
+    weights_folder: Path | None = None
 
 
 @dataclass(frozen=True)

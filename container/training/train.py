@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from container.job import Job
-from container.models.build import EncoderConfigOnly, build_classifier
+from container.models.build import build_classifier
 from container.models.classifier import Classifier
 from container.models.encoder import TextEncoder
 from container.models.families import FAMILIES
@@ -17,7 +17,7 @@ from container.models.lora import add_lora
 from container.parallel.execution import Execution
 from container.parallel.mesh import RankMesh
 from container.parallel.parallelize import parallelize
-from container.preprocessing.prepared import PreparedData
+from container.preprocessing.prepared import EncoderFiles, PreparedData
 from container.training.checkpoint import CheckpointStore
 from container.training.checkpoint_files import Checkpoint, checkpoint_folders
 from container.training.identity import identity
@@ -103,7 +103,7 @@ def build_model(hp: Hyperparameters, data: PreparedData, *, pretrained: bool = T
     encoders = [data.encoders[field.role] for field in hp.text_fields]
     model = build_classifier(
         hp,
-        encoders if pretrained else [EncoderConfigOnly(files.config_folder) for files in encoders],
+        encoders if pretrained else [EncoderFiles(files.config_folder) for files in encoders],
         tabular_dim=data.tabular_dim,
         numeric_transform=data.fitted.numeric_transform,
         num_codes=data.fitted.num_codes,

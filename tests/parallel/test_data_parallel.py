@@ -14,13 +14,14 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import container.parallel.parallelize as parallelize_module
-from container.models.build import EncoderConfigOnly, build_classifier
+from container.models.build import build_classifier
 from container.models.encoder import encoder_layers_of
 from container.parallel import sharding
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.execution import DirectExecution
 from container.parallel.mesh import build_mesh
 from container.parallel.parallelize import compile_layers, parallelize
+from container.preprocessing.prepared import EncoderFiles
 from container.training.precision import precision_of
 from testing.encoder_families import MAX_LENGTH, hyperparameters, packed_batch, write_config
 
@@ -49,7 +50,7 @@ def on_two_ranks(rank_pool, encoder):
 def execution_of(encoder: str, **settings: Any) -> DirectExecution:
     hp = hyperparameters(tokenizer=encoder, **settings)
     torch.manual_seed(0)
-    model = build_classifier(hp, [EncoderConfigOnly(Path(encoder))], tabular_dim=0, numeric_transform=None)
+    model = build_classifier(hp, [EncoderFiles(Path(encoder))], tabular_dim=0, numeric_transform=None)
     ranks = build_mesh(ParallelDegrees.resolve(hp, torch.distributed.get_world_size()))
     return parallelize(model, ranks, hp, precision=precision_of(hp, ranks.device))
 

@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from container.data.batch import PackedBatch
-from container.models.build import EncoderConfigOnly, build_classifier
+from container.models.build import build_classifier
 from container.models.classifier import Classifier
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.execution import at_least_float32
 from container.parallel.mesh import build_mesh
 from container.parallel.parallelize import parallelize
+from container.preprocessing.prepared import EncoderFiles
 from contracts.hyperparameters import Hyperparameters
 from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 
@@ -69,7 +70,7 @@ def measure(rank_pool, encoder) -> Callable[..., list[Measured]]:
 
 
 def classifier(encoder: Path, hp: Hyperparameters) -> Classifier:
-    files = [EncoderConfigOnly(encoder)] * 2
+    files = [EncoderFiles(encoder)] * 2
     return build_classifier(hp, files, tabular_dim=3, numeric_transform=standard_transform(3))
 
 

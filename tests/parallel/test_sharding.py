@@ -9,11 +9,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from container.models.build import EncoderConfigOnly, build_classifier
+from container.models.build import build_classifier
 from container.models.classifier import Classifier
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.parallel.parallelize import parallelize
+from container.preprocessing.prepared import EncoderFiles
 from contracts.hyperparameters import Hyperparameters
 from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 
@@ -23,7 +24,7 @@ CHUNKS = [[5], [9, 3], [2]]
 
 def lstm(encoder: str) -> tuple[Hyperparameters, Classifier]:
     hp = hyperparameters(model_class="lstm", tokenizer=encoder, num_layers=2, strategy="fsdp")
-    files = [EncoderConfigOnly(Path(encoder))]
+    files = [EncoderFiles(Path(encoder))]
     return hp, build_classifier(hp, files, tabular_dim=0, numeric_transform=standard_transform(0))
 
 

@@ -14,10 +14,11 @@ from torch.utils._pytree import tree_leaves
 from container.data.batch import PackedBatch
 from container.data.loader import step_batches
 from container.data.sampler import BatchPlan
-from container.models.build import EncoderConfigOnly, build_classifier
+from container.models.build import build_classifier
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import RankMesh
 from container.parallel.parallelize import parallelize
+from container.preprocessing.prepared import EncoderFiles
 from container.training.average import WeightAverage
 from container.training.job_data import JobData
 from container.training.loop import Trainer
@@ -75,7 +76,7 @@ def trainer(encoder: str, model_class: str, **settings: Any) -> tuple[Trainer, P
     """A trainer of a model on the meta device, and a batch on the host."""
     hp = hyperparameters(model_class=model_class, tokenizer=encoder, optimizer="SGD", ema_decay=0.9, **settings)
     columns = 0 if hp.architecture.table == "none" else 3
-    files = [EncoderConfigOnly(Path(encoder)) for _ in hp.text_fields]
+    files = [EncoderFiles(Path(encoder)) for _ in hp.text_fields]
     model = build_classifier(hp, files, tabular_dim=columns, numeric_transform=standard_transform(columns))
     ranks = RankMesh(META, None, ParallelDegrees(), rank=0, world_size=1, coordinates={})
     execution = parallelize(model, ranks, hp, precision=torch.float32)
