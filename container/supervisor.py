@@ -147,7 +147,7 @@ def train(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None, fresh: bo
             paths = with_own_checkpoints(with_local_paths(paths), os.environ)
             for folder in paths.written:
                 check_writable(folder)
-            topology = Topology.read(paths)
+            topology = Topology.read(paths.resource_config)
             if not topology.trains:
                 logger.info("host %s is not in the training group %r: exiting with 0", topology.current, topology.group)
                 return COMPLETED

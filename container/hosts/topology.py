@@ -1,17 +1,17 @@
-"""Read from input/config/resourceconfig.json which hosts train, and in which order."""
+"""Read from resourceconfig.json, of a training or a processing job, which hosts work, and in which order."""
 
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from pathlib import Path
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
 from contracts.errors import ContractError, shown
 from contracts.input_files import exists, expected_content, read_as
-from contracts.paths import JobPaths
 
 INSTANCE_GROUP = "INSTANCE_GROUP"  # environment variable: the group that trains, if the job has several
 _ALONE = "localhost"
@@ -63,13 +63,12 @@ class Topology:
     idle: tuple[str, ...] = ()
 
     @classmethod
-    def read(cls, paths: JobPaths) -> "Topology":
-        """Read resourceconfig.json; without the file, the job has one host.
+    def read(cls, path: Path) -> "Topology":
+        """Read a job's resourceconfig.json; without the file, the job has one host.
 
         Raises:
             ContractError: not a resource configuration, or several instance groups without INSTANCE_GROUP.
         """
-        path = paths.resource_config
         if not exists(path):
             return cls()
         resources = read_as(path, _Resources, _FIX)
@@ -77,7 +76,9 @@ class Topology:
         current = resources.current_host or hosts[0]
         groups = {group.instance_group_name: group.hosts for group in resources.instance_groups or ()}
         with expected_content(path, _FIX):
-            check_listed([current, *chain(*groups.values())], hosts)
+            if resources.current_host is None and len(hosts) > 1:
+                raise ValueError("current_host is missing")
+            _check_listed([current, *chain(*groups.values())], hosts)
         group = _chosen_group(groups, where=str(path))
         training = hosts if group is None else groups[group]
         idle = sorted(set(hosts) - set(training), key=natural_order)
@@ -106,7 +107,7 @@ class Topology:
         return self.current == self.leader
 
 
-def check_listed(names: Iterable[str], hosts: Sequence[str]) -> None:
+def _check_listed(names: Iterable[str], hosts: Sequence[str]) -> None:
     """Raise ValueError where a name is not one of the hosts."""
     for name in names:
         if name not in hosts:

@@ -18,7 +18,7 @@ from types import FrameType
 from typing import Any
 
 from container.failure import Failure, write_failure
-from container.hosts.topology import HostNames, check_listed
+from container.hosts.topology import Topology
 from container.processes import set_up_logging
 from container.tables.data_files import data_files, listed
 from contracts.atomic_files import temporary_path
@@ -40,41 +40,6 @@ from contracts.steps import PROCESSING_STEPS
 logger = logging.getLogger(__name__)
 
 _FIX = "Keep the file that the service writes, or remove it: then the job has one host with all files."
-
-
-@dataclass(frozen=True)
-class _Resources:
-    """The content of resourceconfig.json."""
-
-    hosts: HostNames
-    current_host: str
-
-
-@dataclass(frozen=True)
-class Hosts:
-    """The hosts of this job, in the same order on every host."""
-
-    names: tuple[str, ...]
-    current: str
-
-    @property
-    def rank(self) -> int:
-        return self.names.index(self.current)
-
-    @property
-    def several(self) -> bool:
-        return len(self.names) > 1
-
-
-def read_hosts(root: Path) -> Hosts:
-    """Return the hosts that SageMaker lists; a local run has one host."""
-    path = processing_resources(root)
-    if not exists(path):
-        return Hosts(("localhost",), "localhost")
-    resources = read_as(path, _Resources, _FIX)
-    with expected_content(path, _FIX):
-        check_listed([resources.current_host], resources.hosts)
-    return Hosts(tuple(sorted(resources.hosts)), resources.current_host)
 
 
 def is_sharded(root: Path, input_name: str) -> bool:
@@ -260,14 +225,14 @@ def _files(folder: Path) -> list[Path]:
 def _all_files_are_elsewhere(contract: StepContract, root: Path) -> bool:
     """Return whether this host received no file with data because there are fewer of them than hosts."""
     sharded = [folder for folder in contract.inputs if folder.sharded and is_sharded(root, folder.name)]
-    if not sharded or not read_hosts(root).several:
+    if not sharded or Topology.read(processing_resources(root)).size == 1:
         return False
     folders = [folder.path(root) for folder in sharded if exists(folder.path(root))]
     return not any(path.stat().st_size for folder in folders for path in data_files(folder))
 
 
 def _check_outputs(contract: StepContract, root: Path) -> None:
-    if any(folder.sharded for folder in contract.inputs) and read_hosts(root).several:
+    if any(folder.sharded for folder in contract.inputs) and Topology.read(processing_resources(root)).size > 1:
         return  # another host may have written the missing files
     for folder in contract.outputs:
         for pattern in folder.files if folder.required else ():

@@ -15,22 +15,23 @@ from container.hosts.channels import check_channels
 from container.hosts.topology import Topology
 from container.preprocessing.fitted import FittedPreprocessing
 from container.steps.metrics.read_predictions import PredictionFiles, find_predictions
-from container.steps.program import is_sharded, read_hosts
+from container.steps.program import is_sharded
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.local_paths import with_local_paths
 from contracts.package_inputs import CalibrationMap
 from contracts.paths import JobPaths
+from contracts.step_contract import processing_resources
 from pipeline.condition import measured_value
 from testing.jobs import run_python
 from testing.table_jobs import fit, table
 
 READERS: dict[str, Callable[[Path], object]] = {
     "input/config/hyperparameters.json": lambda root: load_hyperparameters(JobPaths(root)),
-    "input/config/resourceconfig.json": lambda root: Topology.read(JobPaths(root)),
+    "input/config/resourceconfig.json": lambda root: Topology.read(JobPaths(root).resource_config),
     "input/config/inputdataconfig.json": lambda root: check_channels(JobPaths(root), Topology()),
     "input/config/checkpointconfig.json": lambda root: with_local_paths(JobPaths(root)),
-    "config/resourceconfig.json": read_hosts,
+    "config/resourceconfig.json": lambda root: Topology.read(processing_resources(root)),
     "config/processingjobconfig.json": lambda root: is_sharded(root, "DATA"),
     "decision.json": Decision.load,
     "preprocessing.json": FittedPreprocessing.load,
@@ -113,7 +114,7 @@ def test_a_byte_order_mark_changes_nothing(tmp_path: Path, name: str, encoding: 
         ),
         ("input/config/resourceconfig.json", {"hosts": ["algo-1"], "instance_groups": [{}]}),
         ("input/config/inputdataconfig.json", {"train": 3}),
-        ("config/resourceconfig.json", {"hosts": ["algo-1"]}),
+        ("config/resourceconfig.json", {"hosts": ["algo-1", "algo-2"]}),
         ("config/resourceconfig.json", {"hosts": "algo-1", "current_host": "a"}),
         ("config/resourceconfig.json", {"hosts": ["algo-1", "algo-1"], "current_host": "algo-1"}),
         ("config/resourceconfig.json", {"hosts": ["algo-1"], "current_host": "algo-2"}),

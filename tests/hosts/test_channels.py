@@ -36,7 +36,7 @@ def test_hosts_that_do_not_train_count_as_hosts_of_a_sharded_channel(tmp_path, m
     paths = resources(tmp_path, current_host="algo-1", hosts=["algo-1", "algo-2", "algo-3"], instance_groups=GROUPS)
     configured(tmp_path, train=kind())
     with pytest.raises(ContractError, match="channel train: .* each of the 3 hosts"):
-        check_channels(paths, Topology.read(paths))
+        check_channels(paths, Topology.read(paths.resource_config))
 
 
 def test_a_single_host_has_all_of_a_sharded_channel(tmp_path):

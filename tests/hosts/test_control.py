@@ -35,7 +35,7 @@ def resources(tmp_path, **content) -> JobPaths:
 
 def test_hosts_are_ranked_in_natural_order(tmp_path):
     paths = resources(tmp_path, current_host="algo-10", hosts=["algo-1", "algo-10", "algo-2"])
-    topology = Topology.read(paths)
+    topology = Topology.read(paths.resource_config)
     assert topology.hosts == ("algo-1", "algo-2", "algo-10")
     assert (topology.rank, topology.leader, topology.leads) == (2, "algo-1", False)
 
@@ -43,11 +43,11 @@ def test_hosts_are_ranked_in_natural_order(tmp_path):
 def test_a_host_name_may_have_any_digits(tmp_path):
     names = ["²", "algo-0", "algo-02", "algo-10", f"algo-{'9' * 5000}"]
     paths = resources(tmp_path, current_host="algo-0", hosts=names[::-1])
-    assert Topology.read(paths).hosts == tuple(names)
+    assert Topology.read(paths.resource_config).hosts == tuple(names)
 
 
 def test_without_a_resource_configuration_there_is_one_host(tmp_path):
-    topology = Topology.read(JobPaths(tmp_path))
+    topology = Topology.read(JobPaths(tmp_path).resource_config)
     assert (topology.size, topology.rank, topology.leads) == (1, 0, True)
 
 
@@ -61,7 +61,7 @@ GROUPS = [
 def test_of_several_instance_groups_the_chosen_one_trains(tmp_path, monkeypatch, current, trains):
     monkeypatch.setenv("INSTANCE_GROUP", "gpu")
     paths = resources(tmp_path, current_host=current, hosts=["algo-1", "algo-2", "algo-3"], instance_groups=GROUPS)
-    topology = Topology.read(paths)
+    topology = Topology.read(paths.resource_config)
     assert topology.hosts == ("algo-2", "algo-3")
     assert topology.trains is trains
 
@@ -69,14 +69,14 @@ def test_of_several_instance_groups_the_chosen_one_trains(tmp_path, monkeypatch,
 def test_several_instance_groups_of_which_none_is_chosen_are_an_error_that_names_them(tmp_path):
     paths = resources(tmp_path, current_host="algo-1", hosts=["algo-1", "algo-2", "algo-3"], instance_groups=GROUPS)
     with pytest.raises(ContractError, match=r"\['data', 'gpu'\].*\n.*INSTANCE_GROUP"):
-        Topology.read(paths)
+        Topology.read(paths.resource_config)
 
 
 def test_an_instance_group_that_does_not_exist_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setenv("INSTANCE_GROUP", "gpus")
     paths = resources(tmp_path, current_host="algo-1", hosts=["algo-1", "algo-2", "algo-3"], instance_groups=GROUPS)
     with pytest.raises(ContractError, match="is 'gpus', but"):
-        Topology.read(paths)
+        Topology.read(paths.resource_config)
 
 
 def test_a_host_of_another_group_exits_with_0_and_writes_nothing(tmp_path):

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from container.hosts.topology import Topology
 from container.preprocessing.labels import UNLABELLED, LabelCollector, LabelMap
 from container.steps.preprocess.data_profile import DataProfile, profile_text
 from container.steps.preprocess.row_split import (
@@ -26,7 +27,7 @@ from container.steps.preprocess.row_split import (
     row_hashes,
 )
 from container.steps.preprocess.times import TimeColumn
-from container.steps.program import Hosts, StepRun, is_sharded, read_hosts
+from container.steps.program import StepRun, is_sharded
 from container.tables.channel_files import Origin, TableSlice, check_present
 from container.tables.part_files import PartFiles, find_part_files, read_signature
 from container.tables.values import contiguous, keys
@@ -34,6 +35,7 @@ from container.tables.writer import TableWriter
 from contracts.errors import ContractError
 from contracts.paths import SPLITS, JobPaths
 from contracts.spelling import counted
+from contracts.step_contract import processing_resources
 from contracts.steps import TABULAR_PREPROCESSING, TabularPreprocessingSettings, processed_file, splits_of
 
 logger = logging.getLogger(__name__)
@@ -193,7 +195,7 @@ def run(step: StepRun) -> None:
     began = time.monotonic()
     settings: TabularPreprocessingSettings = step.settings
     job_type = step.arguments["job_type"]
-    hosts = read_hosts(step.root)
+    hosts = Topology.read(processing_resources(step.root))
     parts, assigned = _parts(step, hosts)
     unlabelled = settings.unlabelled or ("error" if job_type == "training" else "keep")
     required = [name for name in _role_columns(settings) if unlabelled != "keep" or name != settings.label_field]
@@ -206,11 +208,11 @@ def run(step: StepRun) -> None:
     profile = DataProfile(parts.columns, splits=names, id_column=settings.id_field)
     paths = [
         step.output("processed_data")
-        / processed_file(name, settings.output_format, hosts.current if hosts.several else None)
+        / processed_file(name, settings.output_format, hosts.current if hosts.size > 1 else None)
         for name in names
     ]
     written = _write(assigned, reader, split, profile, paths)
-    if not hosts.several:
+    if hosts.size == 1:
         _check_rows(step, profile, dict(zip(names, written)))
     about = {
         "files": len(assigned.files),
@@ -218,7 +220,7 @@ def run(step: StepRun) -> None:
         "job_type": job_type,
         "split_by": settings.split_by if job_type == "training" else "one split",
         "label": settings.label_field if reader.has_label else None,
-        "host": hosts.current if hosts.several else None,
+        "host": hosts.current if hosts.size > 1 else None,
     }
     content = profile.to_json(reader.labels.labels, about=about)
     if content["ids_in_several_splits"]:
@@ -237,14 +239,14 @@ def run(step: StepRun) -> None:
     logger.info("%d rows in %.1f s: %.0f rows/s.", rows, seconds, rows / max(seconds, 1e-9))
 
 
-def _parts(step: StepRun, hosts: Hosts) -> tuple[PartFiles, PartFiles]:
+def _parts(step: StepRun, hosts: Topology) -> tuple[PartFiles, PartFiles]:
     """Return all files on this host, and the files that this host processes."""
     signature_folder = step.input("SIGNATURE")
     signature = None if signature_folder is None else read_signature(signature_folder)
     parts = find_part_files(step.required_input("DATA"), signature=signature, scratch=step.scratch)
     parts = parts.single_valued(_role_columns(step.settings))
     logger.info("%d %s file(s) with the columns %s.", len(parts.files), parts.format, ", ".join(parts.columns))
-    if not hosts.several:
+    if hosts.size == 1:
         return parts, parts
     if is_sharded(step.root, "DATA"):
         if step.arguments["job_type"] == "training" and step.settings.whole_inputs:
@@ -253,7 +255,7 @@ def _parts(step: StepRun, hosts: Hosts) -> tuple[PartFiles, PartFiles]:
                 "Use one instance, or set DATA to FullyReplicated, or split by hash.",
             )
         return parts, parts
-    return parts, replace(parts, files=parts.files[hosts.rank :: len(hosts.names)])
+    return parts, replace(parts, files=parts.files[hosts.rank :: hosts.size])
 
 
 def _role_columns(settings: TabularPreprocessingSettings) -> list[str]:
