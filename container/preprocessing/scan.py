@@ -15,6 +15,7 @@ from container.preprocessing.numeric_summary import DISTINCT_LIMIT, NumericSumma
 from container.preprocessing.risk_tables import CategoryCounts, fold_of
 from container.preprocessing.row_columns import group_numbers, read_weights
 from container.tables.channel_files import TableSlice, input_format, iter_tables
+from container.tables.column_types import is_number
 from container.tables.dates import DateReading, date_columns
 from container.tables.duplicate_ids import DuplicateIds
 from container.tables.values import Kind, kind_of_texts, kind_of_type, numbers
@@ -154,6 +155,12 @@ class SplitStatistics:
         for name, summary in self.numeric.items():
             written = self.number_format.get(name)
             column = read[name] if name in read else table[name]
+            if written is not None and self.is_train and is_number(column.type):
+                raise ContractError(
+                    f"number_format: {name!r} has the notation {written}, but the column is of type {column.type} "
+                    f"in {origin.file}",
+                    "Remove the column from number_format, which is for texts.",
+                )
             values = numbers(column, name, origin=origin, written=written, if_not_numeric=_IF_NOT_NUMERIC)
             summary.add(values[counted])
         for name, counts in self.categories.items():

@@ -9,6 +9,7 @@ import pytest
 from container.tables.channel_files import Origin
 from container.tables.values import numbers
 from contracts.errors import ContractError
+from testing.table_jobs import fit, settings, table
 
 POINT = {
     "1,234,567.5": 1234567.5, "12,34,567": 1234567, "1 234": 1234, "1'234.5": 1234.5, "$1,000": 1000, "-$5": -5,
@@ -30,6 +31,11 @@ def test_a_notation_is_read(written, cells):
 def test_other_texts_are_errors(cell, written):
     with pytest.raises(ContractError, match="is not a number"):
         numbers(pa.array([cell]), "price", origin=Origin(), written=written)
+
+
+def test_a_notation_of_a_column_that_has_no_texts_is_refused(tmp_path):
+    with pytest.raises(ContractError, match="number_format: 'x' has the notation 1.234,5, but the column is of type"):
+        fit(tmp_path, table(), settings(number_format={"x": "1.234,5"}))
 
 
 @pytest.mark.parametrize(
