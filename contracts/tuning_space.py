@@ -95,6 +95,15 @@ def space_of(hp: Hyperparameters) -> Space:
     }
 
 
+def encoders_of(hp: Hyperparameters) -> list[str]:
+    """Return the encoders of a job, with those of its search."""
+    names = {text.tokenizer for text in hp.text_fields}
+    for setting, values in space_of(hp).items() if hp.tuning else ():
+        if setting.endswith("tokenizer") and not isinstance(values, Range):
+            names |= {str(name) for name in values if name}
+    return sorted(names)
+
+
 def num_combinations(space: Space) -> float:
     """Return the number of combinations of a space; it is infinite with a range of a number that is not whole."""
     counts = []

@@ -25,7 +25,7 @@ from contracts.steps import (
     DataLoadingSettings,
 )
 from contracts.tuning import Space
-from contracts.tuning_space import metric_of, space_of
+from contracts.tuning_space import encoders_of, metric_of, space_of
 from contracts.value_types import Json, decimal_comma
 from pipeline.checks import check_against_training, feature_columns
 from pipeline.config import BatchScore, PipelineConfig
@@ -59,17 +59,17 @@ def serving_settings(config: PipelineConfig, contract: StepContract) -> dict[str
 
 def check_batch_settings(settings: ServingSettings, batch: BatchScore) -> None:
     """Raise ContractError for a setting of the server with which it would refuse what `batch` sends."""
-    size, _ = batch.payloads or (0, 0)
+    size, requests = batch.payloads or (0, 0)
     contradictions = {
         "serving_csv_header": settings.serving_csv_header == "present" and batch.content_type == CSV,
         "serving_timeout_seconds": settings.serving_timeout_seconds > batch.timeout_seconds,
-        "serving_max_bytes": settings.serving_max_bytes < size << 20,
+        "serving_max_bytes": settings.serving_max_bytes < _admitted(batch).get("serving_max_bytes", 0),
         "serving_concurrency": settings.serving_concurrency < (batch.concurrency or 0),
     }
     of_batch = {
         "serving_csv_header": f"content_type {CSV}, of which no line is a header",
         "serving_timeout_seconds": f"timeout_seconds {batch.timeout_seconds}",
-        "serving_max_bytes": f"max_payload_mb {size}",
+        "serving_max_bytes": f"max_payload_mb {size}, {requests} at a time",
         "serving_concurrency": f"concurrency {batch.concurrency}",
     }
     for name, contradicts in contradictions.items():
@@ -81,7 +81,7 @@ def check_batch_settings(settings: ServingSettings, batch: BatchScore) -> None:
             )
 
 
-def _admitted(batch: BatchScore) -> dict[str, Json]:
+def _admitted(batch: BatchScore) -> dict[str, int]:
     """Return the setting with which the server accepts a payload, and all payloads that are sent at a time."""
     if batch.payloads is None:
         return {}  # the server answers GET /execution-parameters with payloads that it accepts
@@ -220,7 +220,7 @@ def make_plan(
         steps=tuple(steps),
         hyperparameters=_texts(job.hyperparameters),
         from_sections=job.from_sections,
-        encoders=tuple(field.tokenizer for field in job.hp.text_fields),
+        encoders=tuple(encoders_of(job.hp)),
         columns=tuple(feature_columns(job.hp)),
         tuner=job.search,
     )
@@ -266,6 +266,7 @@ def _steps_that_are_on(config: PipelineConfig, outside: Mapping[str, str], secti
     optional = {TRACKING.name: config.tracked_by_step, BATCH_SCORE.name: config.batch_score is not None}
     given = {f"settings.{name}": name for name in config.settings}
     given |= {f"{section}.{name}": outside_inputs()[name][0].name for name in outside}
+    given |= {f"aws.steps.{name}": name for name in (config.aws.steps if config.aws else ())}
     for place, step in given.items():
         if not optional.get(step, True):
             raise ContractError(

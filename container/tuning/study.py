@@ -4,7 +4,7 @@ import csv
 import json
 import warnings
 import zlib
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -23,7 +23,15 @@ from contracts.input_files import read_as
 from contracts.paths import JobPaths
 from contracts.presets import chosen_by_data
 from contracts.tuning import Choices, Range
-from contracts.tuning_space import is_whole, metric_of, most_validations, num_combinations, space_of, trial_settings
+from contracts.tuning_space import (
+    encoders_of,
+    is_whole,
+    metric_of,
+    most_validations,
+    num_combinations,
+    space_of,
+    trial_settings,
+)
 
 _FILE = "search.json"
 _COLUMNS = ("number", "state", "value", "steps", "seconds")  # of trials.csv, before the settings
@@ -287,21 +295,13 @@ def _fingerprint(paths: JobPaths, hp: Hyperparameters, *, num_workers: int, give
             **{name: settings[name] for name in sorted(names) if name in settings},
             _REPLACED: sorted(name for name in names & chosen_by_data(hp) if name in given),
             "strategy": hp.strategy if hp.strategy in ("tp", "pp", "branch") else "data parallel",
-            **input_contents(paths, hp, encoders=_encoders(hp)),
+            **input_contents(paths, hp, encoders=encoders_of(hp)),
         }
     )
 
 
 def _plain(space: Mapping[str, Range | Choices]) -> dict[str, Any]:
     return {name: each.model_dump() if isinstance(each, Range) else each for name, each in space.items()}
-
-
-def _encoders(hp: Hyperparameters) -> Sequence[str]:
-    names = {text.tokenizer for text in hp.text_fields}
-    for setting, values in space_of(hp).items():
-        if setting.endswith("tokenizer") and not isinstance(values, Range):
-            names |= {name for name in values if name}
-    return sorted(names)
 
 
 def write_results(out: Path, study: TuningStudy, hp: Hyperparameters, best: Trial) -> None:

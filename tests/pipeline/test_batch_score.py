@@ -241,6 +241,7 @@ def test_what_belongs_to_the_step_is_refused_while_it_is_off(changes):
         ({"content_type": "text/csv"}, {"serving_csv_header": "present"}),
         ({"timeout_seconds": 60}, {"serving_timeout_seconds": 600}),
         ({"max_payload_mb": 20}, {"serving_max_bytes": 1 << 20}),
+        ({"max_payload_mb": 1, "concurrency": 8}, {"serving_max_bytes": 1 << 20}),
         ({"concurrency": 8}, {"serving_concurrency": 2}),
     ],
 )

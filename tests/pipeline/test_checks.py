@@ -110,14 +110,18 @@ def test_a_new_label_that_is_no_label_is_an_error_of_the_plan(new):
     ("encoder", "inputs", "isolated", "accepted"),
     [
         ("bert-base-uncased", {}, True, False),
+        (["from_scratch", "bert-base-uncased"], {}, True, False),
         ("bert-base-uncased", {}, False, True),
         ("bert-base-uncased", {"pretrained": "s3://raw/encoders"}, True, True),
         ("/opt/encoders/minilm", {}, True, True),
     ],
 )
 def test_an_encoder_that_a_job_without_a_network_would_download_is_an_error(encoder, inputs, isolated, accepted):
+    several = isinstance(encoder, list)
+    settings = {"tokenizer": "from_scratch" if several else encoder, "encoder_config": {}}
     config = configuration(
-        hyperparameters={**CONFIG["hyperparameters"], "tokenizer": encoder, "encoder_config": {}},
+        hyperparameters={**CONFIG["hyperparameters"], **settings},
+        tuning={"space": {"tokenizer": encoder}} if several else None,
         aws={**AWS, "inputs": inputs, "network_isolation": isolated},
     )
     if accepted:

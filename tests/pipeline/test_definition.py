@@ -391,6 +391,10 @@ REFUSED = {
         {"aws": {**configuration().aws.model_dump(), "steps": {"Package": {"max_runtime_seconds": 864_000}}}},
         "aws.steps.Package.max_runtime_seconds: is 864000, but a processing job runs 432000 s (5 days) at most",
     ),
+    "instances of a step that is off": (
+        {"aws": {**configuration().aws.model_dump(), "steps": {"BatchScore": {}}}},
+        "aws.steps.BatchScore: is for the step BatchScore, which is off",
+    ),
     "waiting shorter than running": (
         {"aws": {**configuration().aws.model_dump(), "spot": {"enabled": True, "max_wait_seconds": 60}}},
         "aws.spot.max_wait_seconds: is 60",
