@@ -49,16 +49,25 @@ class Machine(Section):
     )
 
 
+_SPOT_WAIT = 172_800  # seconds
+
+
 class Spot(Section):
     """Managed spot training: cheaper, can be interrupted; the job resumes from its checkpoints."""
 
     enabled: bool = Field(default=False, description="Train on spot instances.")
     max_wait_seconds: int = Field(
-        default=172_800,
+        default=_SPOT_WAIT,
         ge=60,
         le=2_419_200,
         description="Maximum waiting and running time; at least max_runtime_seconds.",
     )
+
+    @model_validator(mode="after")
+    def _waits_if_enabled(self) -> Self:
+        if not self.enabled and self.max_wait_seconds != _SPOT_WAIT:
+            raise ValueError("max_wait_seconds has no effect without enabled: true")
+        return self
 
 
 class InstanceGroup(Section):

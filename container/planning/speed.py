@@ -204,6 +204,13 @@ class JobTime:
 CAUSES = ("compute", "memory", "communication", "data preparation", "idle pipeline stages")
 
 
+def _networks(hp: Hyperparameters) -> int:
+    """Return how many networks the job trains; a search may end some of them early."""
+    kept = hp.tuning.final_seeds if hp.tuning else hp.num_members
+    searched = hp.tuning.trials - 1 if hp.tuning else 0
+    return searched + kept + (kept > 1 and hp.ensemble_model == "distill")
+
+
 def job_time(layout: Layout, work: Workload, measurements: Measurements) -> JobTime:
     """Return the time of the job on `layout`."""
     hp, rows = layout.hp, work.rows
@@ -211,7 +218,7 @@ def job_time(layout: Layout, work: Workload, measurements: Measurements) -> JobT
     step = step_seconds(layout, record.times(hp.batch_size), measurements)
     global_batch = layout.global_batch
     steps = math.ceil(rows["train"] / global_batch)
-    networks = hp.num_members
+    networks = _networks(hp)
     parts = {cause: value * steps * hp.max_epochs * networks for cause, value in step.items()}
     # Validations have the precision of training; the final predictions of val and test are in float32.
     ranks = layout.degrees.product

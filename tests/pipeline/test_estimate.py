@@ -52,6 +52,7 @@ def test_an_instance_that_plan_does_not_know_has_no_estimate(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_estimate_of_a_configuration_names_its_cost(tmp_path, capsys):
+def test_the_estimate_of_a_configuration_names_its_cost(tmp_path, capsys, monkeypatch):
+    monkeypatch.setitem(SETTINGS, "max_sen_len", 64.0)
     print_estimate(config_on(tmp_path, "ml.g5.xlarge"))
     assert "hours on 1 x ml.g5.xlarge and costs $" in capsys.readouterr().err

@@ -81,6 +81,7 @@ def test_a_warm_pool_is_kept_and_an_express_bucket_keeps_its_slash():
             "exclude each other",
         ),
         ({"training": {"instance_groups": GROUPS}}, "go together"),
+        ({"spot": {"max_wait_seconds": 100_000}}, "no effect without enabled"),
         ({"training": {"instance_groups": GROUPS, "training_group": "tpu"}}, "'tpu' is not one of"),
         ({"training": {"channels": {"train": {"distribution": "ShardedByS3Key"}}}}, "distribution"),
         ({"inputs": {"pretrained": EXPRESS + "bert"}}, "must end in /"),

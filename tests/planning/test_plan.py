@@ -111,6 +111,14 @@ def test_progress_goes_to_stderr(tmp_path, capsys):
     assert "planned 1 of 1 ways" in capsys.readouterr().err
 
 
+def test_the_time_of_a_search_is_that_of_all_networks_that_it_trains(tmp_path):
+    one, search = (
+        planned(tmp_path, "--instance", "ml.g5.xlarge", "--rows", "100000", max_epochs=1000, **given)
+        for given in ({}, {"tuning": {"trials": 8, "final_seeds": 3}})
+    )
+    assert search["options"][0]["hours"] / one["options"][0]["hours"] == pytest.approx(10, rel=0.01)
+
+
 def test_both_half_precisions_share_one_estimate(tmp_path):
     content = planned(tmp_path, "--instance", "ml.g4dn.xlarge,ml.g5.xlarge")
     by_key = {(each["instance"], each["settings"].get("fp16", False)): each for each in content["options"]}
