@@ -20,16 +20,9 @@ from testing.fuzz.settings import value_of
 from testing.fuzz.tables import write_folder
 
 SEEDS = {
-    "tables": 5,
-    "hyperparameters": 5,
-    "packages": 25,
-    "steps": 25,
-    "carriers": 1,
-    "requests": 53,
-    "reports": 53,
-    "checkpoints": 3,
-    "weights": 1,
-}
+    "tables": 5, "hyperparameters": 5, "packages": 25, "steps": 25, "carriers": 1, "requests": 53, "reports": 53,
+    "checkpoints": 3, "weights": 1,
+}  # fmt: skip
 FAILURE = "data.csv: row 3, column 'price': 'x' is not a number\nWhat to change: Write a number.\n\nTraceback ...\n"
 
 

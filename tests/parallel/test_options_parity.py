@@ -17,16 +17,9 @@ from testing.parity_strategies import BY_NAME
 pytestmark = [pytest.mark.slow, pytest.mark.long]
 
 OPTIONS: dict[str, Any] = {
-    "loss": "focal",
-    "focal_gamma": 1.5,
-    "label_smoothing": 0.1,
-    "class_weights": "balanced",
-    "layer_lr_decay": 0.7,
-    "ema_decay": 0.9,
-    "numeric_embedding": "piecewise_linear",
-    "category_embedding_dim": 6,
-    "pooling": "mean",
-}
+    "loss": "focal", "focal_gamma": 1.5, "label_smoothing": 0.1, "class_weights": "balanced", "layer_lr_decay": 0.7,
+    "ema_decay": 0.9, "numeric_embedding": "piecewise_linear", "category_embedding_dim": 6, "pooling": "mean",
+}  # fmt: skip
 UNDER = (
     "ddp 2, accumulation",
     "fsdp 2, FULL_SHARD",
