@@ -1,6 +1,5 @@
 """List the files of a model with their hashes, and check those that a backend reads."""
 
-import hashlib
 import json
 import logging
 from collections.abc import Iterable, Mapping
@@ -10,6 +9,7 @@ from typing import Literal
 
 from contracts import artifacts
 from contracts.errors import ContractError
+from contracts.fingerprint import digest_of_file
 from contracts.input_files import check_file, exists, read_as
 
 logger = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class ModelFiles:
 
 def write_model_files(folder: Path, files: Iterable[Path]) -> Path:
     """Write files.json about `files` of `folder`, and return its path."""
-    hashes = {path.relative_to(folder).as_posix(): _hash(path) for path in files}
+    hashes = {path.relative_to(folder).as_posix(): digest_of_file(path) for path in files}
     path = folder / artifacts.MODEL_FILES
     path.write_text(json.dumps({"format_version": 1, "sha256": hashes}, indent=1) + "\n", "utf-8")
     return path
@@ -63,10 +63,5 @@ def check_model_files(folder: Path, backend: str, *, variant: str | None) -> Non
         if not exists(folder / name):
             raise ContractError(f"{folder / name}: is missing, but {path} lists it", artifacts.MODEL_FIX)
         check_file(folder / name)
-        if _hash(folder / name) != digest:
+        if digest_of_file(folder / name) != digest:
             raise ContractError(f"{folder / name}: is not the file whose hash {path} contains", artifacts.MODEL_FIX)
-
-
-def _hash(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

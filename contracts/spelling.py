@@ -1,4 +1,4 @@
-"""Suggest names for misspelled ones."""
+"""Suggest names for misspelled ones, and lay out texts."""
 
 import difflib
 import re
@@ -35,6 +35,18 @@ def as_named(present: Sequence[str], wanted: Iterable[str]) -> list[str]:
     known = set(present)
     forms = {composed(name): name for name in wanted if name not in known and not name.isascii()}
     return [forms.get(composed(name), name) for name in present] if forms else list(present)
+
+
+def shorten(text: str, length: int) -> str:
+    """Cut `text` to at most `length` characters."""
+    return text if len(text) <= length else text[: length - 1] + "…"
+
+
+def aligned(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[str]:
+    """Return the lines of a table; `right` aligns all columns but the first to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    sizes = [f"{'>' if right and i else '<'}{width}" for i, width in enumerate(widths)]
+    return ["  ".join(f"{cell:{size}}" for cell, size in zip(row, sizes)).rstrip() for row in rows]
 
 
 def counted(count: int, noun: str) -> str:

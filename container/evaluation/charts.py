@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from contracts.spelling import shorten
+
 _WIDTH, _HEIGHT = 480, 340
 _LEFT, _RIGHT, _TOP, _BOTTOM = 60, 16, 12, 46
 
@@ -358,8 +360,3 @@ def _tick_text(step: float, largest: float) -> Callable[[float], str]:
         return lambda value: f"{value / 10.0**power:.3g}e{power}" if value else "0"
     digits = next((d for d in range(16) if abs(round(step, d) - step) < 1e-9 * step), 16)
     return lambda value: f"{value:,.{digits}f}"
-
-
-def shorten(text: str, length: int) -> str:
-    """Cut `text` to at most `length` characters."""
-    return text if len(text) <= length else text[: length - 1] + "…"

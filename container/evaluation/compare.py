@@ -20,6 +20,7 @@ from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import read_object
 from contracts.paths import JobPaths
+from contracts.spelling import aligned
 
 SPLIT = "test"
 _NAMES = ("loss", "auroc", "average_precision", "f1_score", "accuracy")
@@ -91,7 +92,7 @@ def _settings(jobs: Sequence[_Job]) -> list[str]:
             rows.append([name, *map(shown_setting, values)])
     if not rows:
         return ["No setting differs."]
-    return _aligned([["setting", *(str(job.folder) for job in jobs)], *rows])
+    return aligned([["setting", *(str(job.folder) for job in jobs)], *rows])
 
 
 def _metrics(jobs: Sequence[_Job]) -> Iterator[str]:
@@ -107,7 +108,7 @@ def _metrics(jobs: Sequence[_Job]) -> Iterator[str]:
         values = [job.metrics.get(f"{SPLIT}/{name}") for job in jobs]
         row = [name, *("-" if value is None else f"{value:.4f}" for value in values)]
         rows.append([*row, *("-" if found is None else found.get(name, "-") for found in differences)])
-    yield from _aligned([header, *rows])
+    yield from aligned([header, *rows])
     if None in differences:
         yield "Differences need the same records of test, with the same labels, in both jobs."
     else:
@@ -126,8 +127,3 @@ def _differences(first: _Job, second: _Job) -> dict[str, str] | None:
         else f"{each.value:+.4f} ({each.interval[0]:+.4f} to {each.interval[1]:+.4f}){'*' if each.sign else ''}"
         for name, each in found.items()
     }
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(width) for cell, width in zip(row, widths)).rstrip() for row in rows]

@@ -9,6 +9,7 @@ import numpy as np
 from container.evaluation.data_findings import FEW_RECORDS
 from container.evaluation.predictions import SplitPredictions
 from container.evaluation.slices import OTHERS, Slice, slices
+from contracts.spelling import shorten
 
 _ERRORS, _COLUMNS, _VALUES, _CHARACTERS = 10, 8, 10, 240
 
@@ -54,7 +55,7 @@ def shortened(texts: Mapping[str, str | None]) -> str:
     """Return the beginning of a record's texts in one line, with their columns if there are several."""
     known = {name: " ".join(text.split()) for name, text in texts.items() if text}
     most = _CHARACTERS // max(1, len(known))
-    cut = {name: text if len(text) <= most else text[: most - 1] + "…" for name, text in known.items()}
+    cut = {name: shorten(text, most) for name, text in known.items()}
     return " · ".join(text if len(texts) == 1 else f"{name}: {text}" for name, text in cut.items())
 
 

@@ -14,6 +14,7 @@ from container.evaluation import charts
 from container.evaluation.bootstrap import estimate_metrics
 from container.evaluation.charts import Axis, Bar, LineChart, Series
 from container.evaluation.evaluation_input import EvaluationInput
+from contracts.spelling import shorten
 
 _MOST_SLICES = 8
 _INTERVAL = 2 * 1.96  # standard errors in the width of a 95 % interval
@@ -168,7 +169,7 @@ def _slice(summary: Mapping[str, Any], name: str) -> LineChart:
         places = {value: i for i, value in enumerate(listed)}
         axis = Axis(
             name, -0.5, len(listed) - 0.5, tuple(map(float, range(len(listed)))),
-            lambda i: charts.shorten(listed[round(i)].strip('"'), 14),
+            lambda i: shorten(listed[round(i)].strip('"'), 14),
         )  # fmt: skip
     return LineChart(
         f"{summary['metric']} by {name}",

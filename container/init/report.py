@@ -10,6 +10,7 @@ from container.init.profile import RawTables
 from container.init.roles import Column
 from contracts.errors import one_line
 from contracts.paths import SPLITS
+from contracts.spelling import shorten
 
 MOST_COLUMNS = 60  # in the terminal; init.md has all
 _NARROWEST, _WIDEST = 80, 160
@@ -30,7 +31,7 @@ def table_lines(raw: RawTables) -> Iterator[str]:
     yield "-" * width
     for column in columns[:MOST_COLUMNS]:
         wrapped = textwrap.wrap(column.why, why_width) or [""]
-        name, examples = _cut(one_line(column.name) or "''", name_width), _cut(_examples(column), example_width)
+        name, examples = shorten(one_line(column.name) or "''", name_width), shorten(_examples(column), example_width)
         yield row.format(name, column.role, _missing(column), wrapped[0], examples).rstrip()
         for line in wrapped[1:]:
             yield row.format("", "", "", line, "").rstrip()
@@ -79,11 +80,7 @@ def _missing(column: Column) -> str:
 
 
 def _examples(column: Column) -> str:
-    return " | ".join(_cut(one_line(value), _SHOWN) for value in column.facts.examples())
-
-
-def _cut(text: str, width: int) -> str:
-    return text if len(text) <= width else f"{text[: width - 1]}…"
+    return " | ".join(shorten(one_line(value), _SHOWN) for value in column.facts.examples())
 
 
 def _cell(text: str) -> str:

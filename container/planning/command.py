@@ -19,6 +19,7 @@ from container.processes import set_up_logging
 from contracts.atomic_files import write_text_atomically
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
+from contracts.spelling import aligned
 
 PLAN, PAGE = "plan.json", "plan.md"
 _COLUMNS = (
@@ -59,7 +60,7 @@ def plan(paths: JobPaths, options: Namespace) -> int:
     }
     write_text_atomically(paths.root / PLAN, json.dumps(content, indent=1, allow_nan=False) + "\n")
     write_text_atomically(paths.root / PAGE, _page(work, found, lines, catalogue))
-    print("\n".join(_table(sorted(found, key=_rank)[:_LISTED])), "", *lines, sep="\n")
+    print("\n".join(aligned([_COLUMNS, *map(_cells, sorted(found, key=_rank)[:_LISTED])])), "", *lines, sep="\n")
     print(f"\nWritten: {paths.root / PLAN} with {len(found)} options, and {paths.root / PAGE}", flush=True)
     return 0
 
@@ -146,13 +147,6 @@ def batch_advice(work: Workload, found: Sequence[Option]) -> list[str]:
         batches = ", ".join(map(str, larger))
         advice.append(f"Options with a global batch of {batches}: their data-parallel ranks do not divide {batch}.")
     return advice
-
-
-def _table(found: Sequence[Option]) -> list[str]:
-    rows = [_COLUMNS, *map(_cells, found)]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
-    return lines
 
 
 def _cells(option: Option) -> tuple[str, ...]:

@@ -2,7 +2,6 @@
 
 import base64
 import csv
-import hashlib
 import io
 import json
 import logging
@@ -26,6 +25,7 @@ from container.steps.check_records import Expected, Record, expected_records
 from container.steps.program import StepRun
 from contracts import artifacts
 from contracts.errors import ContractError
+from contracts.fingerprint import digest_of_file
 from contracts.serving import (
     CODE_FOLDER,
     CSV,
@@ -127,9 +127,7 @@ def run(step: StepRun) -> None:
         logger.info("code/%s is a user's script: its answers are not compared.", ENTRY_POINT)
     output = step.output("payload_sample")
     write_archive(output / PAYLOAD_ARCHIVE, {file.name: file for file in samples.values()})
-    with package.archive.open("rb") as archive:
-        digest = hashlib.file_digest(archive, "sha256").hexdigest()
-    report = {"package_sha256": digest, "samples": answered, "compared": compared}
+    report = {"package_sha256": digest_of_file(package.archive), "samples": answered, "compared": compared}
     (output / PAYLOAD_CHECK).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", "utf-8")
     logger.info("answered: %s", ", ".join(file.name for file in samples.values()))
 

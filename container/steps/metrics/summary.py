@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from container.evaluation.metrics import METRIC_NAMES
 from container.evaluation.model_metrics import ModelMetrics, SplitMetrics
 from contracts.errors import one_line
+from contracts.spelling import aligned
 
 _SHOWN_GROUPS = 12
 
@@ -136,17 +137,13 @@ def _slices(name: str, split: SplitMetrics) -> Iterator[str]:
             yield f"and {len(groups) - _SHOWN_GROUPS} more groups in metrics_report.json"
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(header, *rows)]
-    for row in (header, *rows):
-        yield "  ".join(
-            cell.ljust(width) if i == 0 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))
-        )
-
-
 def _figure(value: float | None, *, sign: str = "") -> str:
     return "undefined" if value is None else f"{value:{sign}.4f}"
 
 
 def _share(value: float | None) -> str:
     return "-" if value is None else f"{value:.2%}"
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    return aligned([header, *rows], right=True)
