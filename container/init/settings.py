@@ -32,9 +32,9 @@ def hyperparameters_of(raw: RawTables, *, tokenizer: str, group: str | None) -> 
     if ids := raw.of_role("id"):
         values["id_name"] = ids[0]
     reads_table = bool(numbers or raw.of_role("date") or raw.of_role("category"))
-    if len(texts) == 2 and tokenizer == FROM_SCRATCH:  # docs/presets.md has the measurement
+    if len(texts) == 2:  # docs/presets.md has the measurement
         values |= {"primary_text_name": texts[0], "secondary_text_name": texts[1]}
-        why["secondary_text_name"] = "each text has an encoder; init --tokenizer NAME joins both for a pretrained one"
+        why["secondary_text_name"] = "each of two texts has an encoder; text_name with both names would join them"
         model_class = "trimodal_bert"
     else:
         values["text_name"] = texts[0] if len(texts) == 1 else texts

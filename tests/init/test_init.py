@@ -70,17 +70,13 @@ def test_the_settings_and_the_page_say_what_the_table_is(tmp_path, capsys):
     assert "| price | number |" in (paths.root / "init.md").read_text()
 
 
-@pytest.mark.parametrize("pretrained", [False, True])
-def test_two_texts_have_an_encoder_each_unless_it_is_pretrained(pretrained, tmp_path):
+def test_two_texts_have_an_encoder_each_and_three_are_joined(tmp_path):
     raw = raw_table().assign(answer=lambda table: [f"{text} thanks" for text in table["review"][::-1]])
-    if pretrained:
-        (tmp_path / "job" / "input" / "data" / "pretrained" / "encoder").mkdir(parents=True)
-    found = settings(run_init(tmp_path, raw, *["--force"] * pretrained))
-    if pretrained:
-        assert (found["text_name"], found["model_class"]) == (["review", "answer"], "multimodal_bert")
-    else:
-        texts = (found["primary_text_name"], found["secondary_text_name"], found["model_class"])
-        assert texts == ("review", "answer", "trimodal_bert")
+    found = settings(run_init(tmp_path, raw))
+    texts = (found["primary_text_name"], found["secondary_text_name"], found["model_class"])
+    assert texts == ("review", "answer", "trimodal_bert")
+    found = settings(run_init(tmp_path, raw.assign(reply=raw["answer"] + " again"), "--force"))
+    assert (found["text_name"], found["model_class"]) == (["review", "answer", "reply"], "multimodal_bert")
 
 
 def test_the_splits_have_all_rows_unchanged_and_do_not_depend_on_their_order(tmp_path):
