@@ -71,12 +71,14 @@ def test_the_settings_and_the_page_say_what_the_table_is(tmp_path, capsys):
 
 
 def test_two_texts_have_an_encoder_each_and_three_are_joined(tmp_path):
-    raw = raw_table().assign(answer=lambda table: [f"{text} thanks" for text in table["review"][::-1]])
+    raw = raw_table().assign(review=lambda table: 3 * (table["review"] + " "))
+    raw = raw.assign(answer=[f"{text} thanks" for text in raw["review"][::-1]])
     found = settings(run_init(tmp_path, raw))
     texts = (found["primary_text_name"], found["secondary_text_name"], found["model_class"])
-    assert texts == ("review", "answer", "trimodal_bert")
+    assert (texts, found["max_sen_len"]) == (("review", "answer", "trimodal_bert"), 64)
     found = settings(run_init(tmp_path, raw.assign(reply=raw["answer"] + " again"), "--force"))
     assert (found["text_name"], found["model_class"]) == (["review", "answer", "reply"], "multimodal_bert")
+    assert found["max_sen_len"] == 256
 
 
 def test_the_splits_have_all_rows_unchanged_and_do_not_depend_on_their_order(tmp_path):
