@@ -269,9 +269,9 @@ def _steps_that_are_on(config: PipelineConfig, outside: Mapping[str, str], secti
     given |= {f"aws.steps.{name}": name for name in (config.aws.steps if config.aws else ())}
     for place, step in given.items():
         if not optional.get(step, True):
-            raise ContractError(
-                f"{place}: is for the step {step}, which is off", f"Add the section {OPTIONAL[step]}, or remove it."
-            )
+            missing = getattr(config, OPTIONAL[step]) is None
+            add = f"Add the section {OPTIONAL[step]}" if missing else "Set mlflow.sent_by to step"
+            raise ContractError(f"{place}: is for the step {step}, which is off", f"{add}, or remove it.")
     return [contract for contract in ORDER if optional.get(contract.name, True)]
 
 

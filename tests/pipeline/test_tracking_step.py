@@ -102,7 +102,10 @@ def test_a_step_can_send_the_results_of_a_job_with_a_network():
             {"settings": {**SETTINGS, "Tracking": {"mlflow_experiment": "a"}}},
             "settings.Tracking: is for the step Tracking, which",
         ),
-        ({"aws": {**AWS, "steps": {"Tracking": {"volume_gb": 40}}}}, "aws.steps.Tracking: is not a step that runs"),
+        (
+            {"mlflow": SENT_BY_JOB, "aws": {**CONNECTED, "steps": {"Tracking": {"volume_gb": 40}}}},
+            "aws.steps.Tracking: is for the step Tracking, which is off\nSet mlflow.sent_by to step, or remove it",
+        ),
     ],
 )
 def test_a_contradiction_about_the_tracker_is_refused(changes, cause):
