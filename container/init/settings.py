@@ -87,7 +87,7 @@ def _classes(raw: RawTables) -> tuple[list[int | str], str]:
 
 def _length(raw: RawTables, texts: list[str]) -> tuple[int, str]:
     words = [float(np.quantile(raw.columns[name].facts.characters, 0.95)) / 5 for name in texts]
-    joined = max(words) if len(texts) == 2 else sum(words)  # two texts have an encoder each
-    tokens = round(joined * _TOKENS_PER_WORD) + 2
+    read = max(words) if len(texts) == 2 else sum(words)  # two texts have an encoder each
+    tokens = round(read * _TOKENS_PER_WORD) + 2
     length = next((length for length in LENGTHS if length >= tokens), LENGTHS[-1])
     return length, f"95 % of the texts have at most about {tokens} tokens; longer ones are read in chunks"
