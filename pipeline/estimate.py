@@ -30,12 +30,12 @@ def print_estimate(config: PipelineConfig) -> None:
     if instance not in json.loads(_CATALOGUE.read_text("utf-8"))["instances"]:
         return
     try:
-        plan = make_plan(config, config.aws.inputs, section="aws.inputs")
+        settings = make_plan(config, config.aws.inputs, section="aws.inputs").hyperparameters
     except ContractError:  # the commands that need the section report it
         return
-    tokens = int(float(plan.hyperparameters.get("max_sen_len", _TOKENS)))
+    tokens = int(float(settings.get("max_sen_len", _TOKENS)))
     with tempfile.TemporaryDirectory(prefix="estimate-") as folder:
-        Path(folder, "given.json").write_text(json.dumps(dict(plan.hyperparameters)), encoding="utf-8")
+        Path(folder, "given.json").write_text(json.dumps(dict(settings)), encoding="utf-8")
         command = [
             sys.executable, "-m", "container", "plan", "--root", folder,
             "--hyperparameters", str(Path(folder, "given.json")), "--rows", str(_ROWS), "--tokens", str(tokens),
@@ -47,8 +47,7 @@ def print_estimate(config: PipelineConfig) -> None:
         except (subprocess.TimeoutExpired, OSError, ValueError):
             found = None
     if found is not None:
-        trained = f"each of {config.tuning.trials} trials" if config.tuning and plan.tuner else "the training"
-        print(described(found, instance=instance, tokens=tokens, trained=trained), file=sys.stderr, flush=True)
+        print(described(found, instance=instance, tokens=tokens), file=sys.stderr, flush=True)
 
 
 def training_instance(aws: Aws) -> str:
@@ -59,8 +58,8 @@ def training_instance(aws: Aws) -> str:
     return machine.instance_type
 
 
-def described(found: dict[str, Any], *, instance: str, tokens: int, trained: str = "the training") -> str:
-    """Return the sentence about a plan.json; `trained` is what it is the plan of."""
+def described(found: dict[str, Any], *, instance: str, tokens: int) -> str:
+    """Return the sentence about a plan.json."""
     taken = found["recommended"]
     if taken is None:
         needed = min((option["memory_gib"]["total"] for option in found["options"]), default=0.0)
@@ -70,7 +69,7 @@ def described(found: dict[str, Any], *, instance: str, tokens: int, trained: str
         )
     cost = taken["cost"]
     return (
-        f"estimate: with {_ROWS:,} rows of {tokens} tokens, {trained} takes about {taken['hours']:.2f} hours on "
+        f"estimate: with {_ROWS:,} rows of {tokens} tokens, the training takes about {taken['hours']:.2f} hours on "
         f"{taken['hosts']} x {instance} and costs ${cost['on_demand']:.2f} (prices of {cost['date']}, "
         f"{cost['region']}), with {json.dumps(taken['settings'])}. For your rows: `python -m container plan "
         f"--hyperparameters FILE --rows N --tokens {tokens} --instance {instance} --hosts {taken['hosts']}`"

@@ -232,5 +232,8 @@ def job_time(layout: Layout, work: Workload, measurements: Measurements) -> JobT
     parts["data preparation"] = total_tokens / (measurements["prepare"]["tokens_per_core"] * layout.instance.vcpu)
     job = measurements["job" if layout.instance.gpu else "cpu_job"]
     parts["start and end"] = job["start_seconds"] + job["finish_seconds"]
+    if hp.tuning and hp.tuning.max_hours:
+        share = min(1.0, hp.tuning.max_hours * 3600 / sum(parts.values()))
+        parts = {cause: value * share for cause, value in parts.items()}
     tokens = work.tokens.mean() * global_batch / max(1e-9, sum(step.values()))
     return JobTime(parts, tokens)

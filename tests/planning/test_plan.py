@@ -111,12 +111,14 @@ def test_progress_goes_to_stderr(tmp_path, capsys):
     assert "planned 1 of 1 ways" in capsys.readouterr().err
 
 
-def test_the_time_of_a_search_is_that_of_all_networks_that_it_trains(tmp_path):
-    one, search = (
-        planned(tmp_path, "--instance", "ml.g5.xlarge", "--rows", "100000", max_epochs=1000, **given)
-        for given in ({}, {"tuning": {"trials": 8, "final_seeds": 3}})
+def test_the_time_of_a_search_is_that_of_all_networks_that_it_trains_or_its_limit(tmp_path):
+    search: dict[str, Any] = {"trials": 8, "final_seeds": 3}
+    one, whole, limited = (
+        planned(tmp_path, "--instance", "ml.g5.xlarge", "--rows", "100000", max_epochs=1000, **given)["options"][0]
+        for given in ({}, {"tuning": search}, {"tuning": {**search, "max_hours": 2}})
     )
-    assert search["options"][0]["hours"] / one["options"][0]["hours"] == pytest.approx(10, rel=0.01)
+    assert whole["hours"] / one["hours"] == pytest.approx(10, rel=0.01)
+    assert limited["hours"] == pytest.approx(2, rel=0.01)
 
 
 def test_both_half_precisions_share_one_estimate(tmp_path):
