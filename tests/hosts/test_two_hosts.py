@@ -120,7 +120,7 @@ def test_a_worker_that_is_killed_is_restarted_with_those_of_the_other_host(runni
 
 @pytest.mark.long
 @pytest.mark.parametrize("host", [0, 1])
-@pytest.mark.parametrize("phase", ["Read ", "step 10/"])
+@pytest.mark.parametrize("phase", ["train: ", "step 10/"])
 def test_a_host_that_dies_ends_the_job_on_the_other_with_its_name(running, host, phase):
     pair = running(phase)
     pair.processes[host].kill()
