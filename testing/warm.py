@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import pyarrow as pa
+from tqdm import tqdm
 
 from container.processes import die_with_parent
 from pipeline.local import with_parent
@@ -210,6 +211,7 @@ def _program(command: Sequence[str]) -> Callable[[], Any] | None:
 def _become(command: list[str], environment: Mapping[str, str], folder: str | Path | None) -> NoReturn:
     """Run `python *command` in this process to its end."""
     pa.enable_signal_handlers(False)  # else Arrow has a pipe, which _close_as_exec_does closes: the next fork aborts
+    tqdm.set_lock(threading.RLock())  # forks share the default one, which a process that is killed would keep
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None  # the server's, where it is known already; TMPDIR may be another one now

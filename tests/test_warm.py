@@ -56,3 +56,17 @@ def test_a_command_that_exceeds_its_timeout_is_killed(tmp_path, monkeypatch):
     with pytest.raises(subprocess.TimeoutExpired):
         run(command, environment={**os.environ, "TMPDIR": str(tmp_path)}, timeout=0.2)
     assert started[0].wait(timeout=10) == -signal.SIGKILL
+
+
+def test_a_process_that_is_killed_while_it_prints_does_not_keep_the_lock_of_others(tmp_path):
+    lines = (
+        "import os, subprocess, sys",
+        "from tqdm import tqdm",
+        "tqdm.get_lock()",
+        "if sys.argv[1:]: tqdm.get_lock().acquire(); os.kill(os.getpid(), 9)",
+        "subprocess.run([sys.executable, '-P', __file__, 'child'])",
+        "tqdm.get_lock().acquire()",
+        "print('acquired')",
+    )
+    (tmp_path / "main.py").write_text("\n".join(lines))
+    assert run(["-P", str(tmp_path / "main.py")], environment=dict(os.environ), timeout=60) == (0, "acquired\n")
