@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from container.planning.arguments import add_plan_arguments
+from container.planning.arguments import add_plan_arguments, positive
 from container.processes import end_process
 from contracts.errors import ContractError
 from contracts.input_files import check_root
@@ -192,8 +192,8 @@ def _add_train_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _add_tune_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--trials", type=int, help="number of trials; overrides tuning.trials")
-    command.add_argument("--max-hours", type=float, help="duration; overrides tuning.max_hours")
+    command.add_argument("--trials", type=positive(int), help="number of trials; overrides tuning.trials")
+    command.add_argument("--max-hours", type=positive(float), help="duration; overrides tuning.max_hours")
 
 
 def _add_serve_arguments(command: argparse.ArgumentParser) -> None:

@@ -51,7 +51,11 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         if "=" not in text:
             raise ContractError(f"--set {text}: is not NAME=VALUE", "Write, for example, --set Threshold=0.8")
-    return dict(text.split("=", 1) for text in texts)
+    pairs = [text.split("=", 1) for text in texts]
+    for number, (name, value) in enumerate(pairs):
+        if name in dict(pairs[:number]):
+            raise ContractError(f"--set {name}={value}: {name} is set twice", "Set it once.")
+    return dict(pairs)
 
 
 def _parser() -> argparse.ArgumentParser:

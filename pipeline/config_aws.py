@@ -203,7 +203,11 @@ class Aws(Section):
         description="Jobs and hosted models have no network except between a job's hosts.",
     )
     encrypt_traffic: bool = Field(default=False, description="Encrypt traffic between a job's hosts.")
-    tags: dict[TagKey, TagValue] = Field(default={}, max_length=50, description="Tags of the pipeline and of its jobs.")
+    tags: dict[TagKey, TagValue] = Field(
+        default={},
+        max_length=50,
+        description="Tags of the pipeline and of its jobs. One that is removed later stays on the pipeline.",
+    )
 
     @property
     def training_hosts(self) -> int:

@@ -62,10 +62,10 @@ class Shares:
         return cls._divide(parallel, workers, num_gpus)
 
     @classmethod
-    def of_members(cls, hp: Hyperparameters, *, num_gpus: int) -> "Shares":
-        """Divide the machine among members. Each has the processes of the job, which determine its global batch."""
+    def of_members(cls, hp: Hyperparameters, networks: int, *, num_gpus: int) -> "Shares":
+        """Divide the machine among a model's networks. Each has the job's processes, which decide its global batch."""
         workers = processes_per_host(hp, num_gpus=num_gpus)
-        return cls._divide(max(1, min(hp.num_members, num_gpus // workers)), workers, num_gpus)
+        return cls._divide(max(1, min(networks, num_gpus // workers)), workers, num_gpus)
 
     @classmethod
     def _divide(cls, parallel: int, workers: int, num_gpus: int) -> "Shares":

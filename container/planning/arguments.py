@@ -12,9 +12,9 @@ def add_plan_arguments(command: argparse.ArgumentParser) -> None:
     about = "the job's settings, instead of those in the folder"
     command.add_argument("--hyperparameters", type=Path, metavar="FILE", help=about)
     about = "rows of train (default: those of the files)"
-    command.add_argument("--rows", type=_positive(int), metavar="N", help=about)
+    command.add_argument("--rows", type=positive(int), metavar="N", help=about)
     command.add_argument(
-        "--tokens", type=_list(_positive(float)), default=(), metavar="MEAN",
+        "--tokens", type=_list(positive(float)), default=(), metavar="MEAN",
         help="mean tokens of a text, or of each text, separated by commas (default: those of the first rows)",
     )  # fmt: skip
     command.add_argument(
@@ -22,12 +22,12 @@ def add_plan_arguments(command: argparse.ArgumentParser) -> None:
         help="instance types, separated by commas (default: the catalogue)",
     )  # fmt: skip
     command.add_argument(
-        "--hosts", type=_positive(int), default=1, help="instances of the job (default: 1)", metavar="N"
+        "--hosts", type=positive(int), default=1, help="instances of the job (default: 1)", metavar="N"
     )
-    command.add_argument("--budget", type=_positive(float), metavar="DOLLARS", help="most dollars, on demand")
-    command.add_argument("--hours", type=_positive(float), metavar="H", help="most hours")
+    command.add_argument("--budget", type=positive(float), metavar="DOLLARS", help="most dollars, on demand")
+    command.add_argument("--hours", type=positive(float), metavar="H", help="most hours")
     about = "records of a step (default: batch_size x accumulate_grad_batches, as on one GPU)"
-    command.add_argument("--global-batch", type=_positive(int), help=about, metavar="N")
+    command.add_argument("--global-batch", type=positive(int), help=about, metavar="N")
     about = "a file whose instances and prices replace those of the catalogue"
     command.add_argument("--catalogue", type=Path, metavar="FILE", help=about)
     command.add_argument(
@@ -37,7 +37,9 @@ def add_plan_arguments(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def _positive(kind: type[int] | type[float]) -> Any:
+def positive(kind: type[int] | type[float]) -> Any:
+    """Return the parser of an argument above 0."""
+
     def number(text: str) -> float:
         value = kind(text)
         if not 0 < value < float("inf"):

@@ -196,7 +196,10 @@ def _common_type(first: pa.DataType, second: pa.DataType, *, is_numeric: bool) -
         return first
     if is_numeric and is_number(first) and is_number(second):
         return pa.float64()
-    schemas = [pa.schema([("", kind)]) for kind in (first, second)]
+    kinds = (first, second)
+    if any(map(pa.types.is_decimal, kinds)) and any(map(pa.types.is_floating, kinds)):
+        raise pa.ArrowTypeError("a float does not keep every digit of a decimal")
+    schemas = [pa.schema([("", kind)]) for kind in kinds]
     merged = pa.unify_schemas(schemas, promote_options="permissive").field(0).type
     if pa.types.is_decimal(merged) and (pa.types.is_integer(first) or pa.types.is_integer(second)):
         # Arrow 25 gives such a decimal one digit less than its own cast of the integers needs.

@@ -89,8 +89,11 @@ class Block:
             fix = f"{_DELIMITER_FIX} {_QUOTES_FIX}" if follows in ",;|\t" else _QUOTES_FIX
             raise ContractError(f"{self._cell_at(self._opening())}: {cause}", fix)
         if self.is_last and len(self._quotes) % 2:
-            cause = "the cell begins with a quote that is never closed"
-            raise ContractError(f"{self._cell_at(self._opening())}: {cause}", _QUOTES_FIX)
+            cause, fix = "the cell begins with a quote that is never closed", _QUOTES_FIX
+            if self.end < len(self.data):  # the text goes on after the block
+                cause += ", or the row is too long"
+                fix += " Write a table with rows above 4 MiB as Parquet."
+            raise ContractError(f"{self._cell_at(self._opening())}: {cause}", fix)
 
     def first_end(self) -> int:
         """Return the end of the first record, without its line end; 0 if the block does not contain it."""

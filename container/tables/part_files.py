@@ -254,8 +254,9 @@ def _is_headless(path: Path, signature: Sequence[str]) -> bool:
     Case and outer blanks do not count, so that a header with other names than the signature's is no row.
     """
     fields = text_header(path)
-    alike = {name.strip().casefold() for name in fields} & {name.strip().casefold() for name in signature}
-    if 2 * len(alike) > len(signature):
+    expected = {name.strip().casefold() for name in signature}
+    alike = expected & {name.strip().casefold() for name in fields}
+    if 2 * len(alike) > len(expected):
         return False  # a header; the caller compares it with the signature
     if len(fields) != len(signature):
         raise ContractError(

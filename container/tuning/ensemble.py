@@ -74,7 +74,7 @@ def train_members(
             _forget_other_teachers(hp, paths.checkpoints)
         check_resumable(hp, paths.checkpoints, given=(), prepared=prepared)  # before hours of training
     missing = [each for each in planned if not each.is_finished]
-    shares = Shares.of_members(hp, num_gpus=num_gpus)
+    shares = Shares.of_members(hp, hp.num_members, num_gpus=num_gpus)
     if missing:
         logger.info(
             "%d of %d networks are trained; training %d at a time with %d processes each",

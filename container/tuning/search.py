@@ -93,20 +93,22 @@ class TimeLimit:
     """The time of a search, which several processes may continue one after the other.
 
     Args:
-        parallel: runs at the same time.
+        shares: of the trials.
 
     Attributes:
         spent: seconds of the earlier processes, by the duration of the trials that they ran.
     """
 
-    def __init__(self, study: TuningStudy, hp: Hyperparameters, *, parallel: int) -> None:
+    def __init__(self, study: TuningStudy, hp: Hyperparameters, shares: Shares) -> None:
         assert hp.tuning is not None
         self._study = study
         self._tuning = hp.tuning
         self._distills = hp.tuning.final_seeds > 1 and hp.ensemble_model == "distill"
-        self._parallel = parallel
+        self._parallel = shares.parallel
+        networks = Shares.of_members(hp, self._tuning.final_seeds, num_gpus=len(shares.devices))
+        self._networks_at_once = networks.parallel
         self._began = time.monotonic()
-        self.spent = sum(trial.seconds for trial in study.trials) / parallel
+        self.spent = sum(trial.seconds for trial in study.trials) / shares.parallel
 
     @property
     def seconds(self) -> float:
@@ -136,7 +138,7 @@ class TimeLimit:
 
     def _rounds(self) -> int:
         """Return the number of runs, one after the other, of a trial, the winner's other networks, and distillation."""
-        return 1 + math.ceil((self._tuning.final_seeds - 1) / self._parallel) + self._distills
+        return 1 + math.ceil((self._tuning.final_seeds - 1) / self._networks_at_once) + self._distills
 
     def _estimate(self, max_epochs: int) -> float:
         """Return the seconds of a run without early stopping, as slow in each epoch as the slowest complete trial."""
@@ -197,7 +199,7 @@ class Search:
         self._queue = queue
         self._metric = study.metric.name
         self._running: list[Running] = []
-        self._time = TimeLimit(study, hp, parallel=queue.shares.parallel)
+        self._time = TimeLimit(study, hp, queue.shares)
         self._bar = tqdm(total=self._tuning.trials, unit="trial", file=sys.stderr, disable=not sys.stderr.isatty())
 
     def __enter__(self) -> "Search":

@@ -3,14 +3,16 @@
 import hashlib
 import json
 import math
+import re
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
 from contracts.errors import ContractError, shown
+from contracts.json_text import parse_json
 from contracts.spelling import did_you_mean
 from contracts.steps import BATCH_SCORE, PYTORCH_TRAINING
 from pipeline.aws.definition import aws_plan, checked_definition, checkpoint_key, specs_of
@@ -110,12 +112,20 @@ def start(config: PipelineConfig, overrides: Mapping[str, str]) -> str:
         if (parameter := data_key_parameter(step.contract.name)) in specs:
             tags = sorted(each for name in step.outside for each in data[name])
             values.setdefault(parameter, hashlib.sha256("\n".join(tags).encode()).hexdigest()[:16])
-    values.setdefault(CHECKPOINT_KEY, checkpoint_key(config, plan, values, data=data))
+    changed = {name: value for name, value in values.items() if _read(value) != _read(specs[name].default)}
+    values.setdefault(CHECKPOINT_KEY, checkpoint_key(config, plan, changed, data=data))
     response = client.start_pipeline_execution(
         PipelineName=config.name,
         PipelineParameters=[{"Name": name, "Value": str(value)} for name, value in sorted(values.items())],
     )
     return response["PipelineExecutionArn"]
+
+
+def _read(value: str | float) -> Any:
+    """Return the value of a parameter, as which 2e-3 and 0.002 are equal."""
+    with suppress(ValueError):
+        return parse_json(str(value))
+    return value
 
 
 def _described(config: PipelineConfig) -> str:
@@ -175,20 +185,13 @@ def parse_overrides(
                 f"parameter {name}: unknown{did_you_mean(name, specs)}", f"Use one of: {', '.join(specs)}."
             )
         try:
-            values[name] = spec.kind(text)
+            values[name] = spec.kind(text if spec.kind is str else text.replace("_", "no digit"))  # int("2_0") is 20
         except ValueError:
             raise ContractError(f"parameter {name}: {text!r} is not of type {spec.kind.__name__}", spec.about) from None
         if spec.choices and text not in spec.choices:
             raise ContractError(f"parameter {name}: {text!r} is invalid", f"Use one of: {', '.join(spec.choices)}.")
         try:
-            if name.startswith(INPUT_PREFIX):
-                TypeAdapter(S3Folder).validate_python(text)
-            if name.endswith(INSTANCE_COUNT):
-                Machine(instance_count=values[name])
-            if name == THRESHOLD:
-                config.condition.check_limit(values[name])
-            if name == TO_BEAT and not math.isfinite(values[name]):
-                raise ValueError("it must be finite")
+            _check_value(config, spec, values[name])
         except ValidationError as error:
             reason = error.errors()[0]["msg"]
             raise ContractError(f"parameter {name}: {shown(text)} is invalid: {reason}", spec.about) from None
@@ -206,6 +209,20 @@ def parse_overrides(
     if config.aws.network_isolation:
         check_encoders_without_network(plan.encoders, config.aws.inputs)
     return values
+
+
+def _check_value(config: PipelineConfig, spec: ParameterSpec, value: Any) -> None:
+    """Raise ValueError for a value that the parameter cannot have."""
+    if spec.name.startswith(INPUT_PREFIX):
+        TypeAdapter(S3Folder).validate_python(value)
+    if spec.name.endswith(INSTANCE_COUNT):
+        Machine(instance_count=value)
+    if spec.name == THRESHOLD:
+        config.condition.check_limit(value)
+    if spec.name == TO_BEAT and not math.isfinite(value):
+        raise ValueError("it must be finite")
+    if not spec.key and spec.kind is str and not re.fullmatch("[A-Za-z0-9-]+", value):
+        raise ValueError("it may contain only letters, digits and hyphens")
 
 
 def _check_storage(config: PipelineConfig, specs: Mapping[str, ParameterSpec], values: Mapping[str, Any]) -> None:

@@ -23,7 +23,7 @@ from botocore.exceptions import (
 )
 
 from contracts.errors import ContractError
-from pipeline.__main__ import main
+from pipeline.__main__ import _pairs, main
 from pipeline.aws import deploy
 from pipeline.aws.definition import definition, specs_of
 from pipeline.aws.deploy import parse_overrides, registered_metric, start, upsert
@@ -163,6 +163,7 @@ def test_start_sends_parameters_and_a_folder_for_checkpoints(client, deployed):
     [
         ("PyTorchTrainingInstanceType", "ml.g5.12xlarge", True),
         ("ApprovalStatus", "Approved", True),
+        ("Hp_lr", "2e-3", True),  # as the configuration has it, in another notation
         ("TabularPreprocessingInstanceCount", "2", False),  # gives rows in another order
     ],
 )
@@ -346,6 +347,8 @@ def test_an_error_of_aws_names_the_operation_and_the_message_of_the_service():
         ({"Threshold": "95"}, "parameter Threshold: '95' is invalid: 95 is not between 0 and 1, as test/auroc is"),
         ({"Threshold": "nan"}, "parameter Threshold: 'nan' is invalid: nan is not between 0 and 1"),
         ({"ApprovalStatus": "Maybe"}, "parameter ApprovalStatus: 'Maybe' is invalid"),
+        ({"CheckpointKey": ""}, "parameter CheckpointKey: '' is invalid: it may contain only letters"),
+        ({"PyTorchTrainingInstanceCount": "2_0"}, "parameter PyTorchTrainingInstanceCount: '2_0' is not of type int"),
         ({"PyTorchTrainingInstanceCount": "0"}, "parameter PyTorchTrainingInstanceCount: '0' is invalid"),
         ({"Hp_batch_size": "0"}, "batch_size: '0' is invalid"),
     ],
@@ -355,6 +358,11 @@ def test_a_parameter_that_is_refused_is_named(overrides, cause):
     with pytest.raises(ContractError) as error:
         parse_overrides(config, specs_of(config), overrides)
     assert error.value.cause.startswith(cause)
+
+
+def test_a_parameter_that_is_set_twice_is_refused():
+    with pytest.raises(ContractError, match="--set Threshold=0.5: Threshold is set twice"):
+        _pairs(["Threshold=0.9", "Threshold=0.5"])
 
 
 def test_an_input_that_is_no_s3_uri_is_refused():

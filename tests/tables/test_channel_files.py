@@ -418,6 +418,15 @@ def test_a_numeric_column_may_have_another_type_of_number_in_every_file(tmp_path
     assert found["x"].to_pylist() == [2.0**53, float(other[0].as_py())]
 
 
+@pytest.mark.parametrize("kind", [pa.float32(), pa.float64()])
+def test_decimals_are_refused_where_another_file_has_floats(tmp_path: Path, kind: pa.DataType) -> None:
+    files = written(tmp_path, "id", pa.array([Decimal("0.05")]), pa.array([0.05], kind))
+    with pytest.raises(
+        ContractError, match=rf"1\.parquet: column 'id' is {kind}, but decimal128\(2, 2\) in .*0\.parquet"
+    ):
+        read(files, ["id"])
+
+
 def test_integers_that_no_float_holds_are_refused_where_another_file_has_floats(tmp_path: Path) -> None:
     files = written(tmp_path, "id", [2**53 + 1], [0.5])
     with pytest.raises(ContractError, match=r"0\.parquet: column 'id' is int64 and cannot be read as double") as caught:

@@ -104,6 +104,12 @@ def test_a_header_that_fits_the_signature_is_no_row(tmp_path: Path) -> None:
     assert read(tmp_path, tmp_path, signature=list(orders(1).columns)).num_rows == 10
 
 
+def test_a_header_whose_names_differ_in_case_only_is_no_row(tmp_path: Path) -> None:
+    frame = orders(10)[["label", "order_id"]].rename(columns={"order_id": "Label"})
+    write(frame, tmp_path / "part-0.csv")
+    assert read(tmp_path, tmp_path, signature=list(frame.columns)).num_rows == 10
+
+
 @pytest.mark.parametrize(
     ("rename", "cause"),
     [

@@ -121,6 +121,12 @@ def test_the_time_of_the_other_networks_is_part_of_the_hours(tmp_path, values, m
     assert numbers(paths) == list(range(trials))
 
 
+def test_the_networks_of_a_search_without_gpus_train_one_at_a_time_in_its_hours(tmp_path, values):
+    values += [0.6, 0.7]
+    paths, _ = searched(tmp_path, trials=9, max_hours=4.5, final_seeds=3, parallel=2)
+    assert numbers(paths) == [0, 1]
+
+
 @pytest.mark.parametrize("ends_after", [1, 2], ids=["at the start", "after a trial"])
 def test_an_error_that_has_nothing_to_do_with_the_drawn_settings_ends_the_search(tmp_path, values, ends_after):
     values += [0.6]
