@@ -587,5 +587,6 @@ def test_a_stopped_ensemble_says_how_many_networks_are_trained(monkeypatch, tmp_
     ],
 )
 def test_networks_train_side_by_side_only_on_gpus_that_one_leaves_over(num_gpus, settings, expected):
-    found = Shares.of_members(parse_hyperparameters({**CONFIGURATION, **settings}), num_gpus=num_gpus)
+    hp = parse_hyperparameters({**CONFIGURATION, **settings})
+    found = Shares.of_members(hp, hp.num_members, num_gpus=num_gpus)
     assert (found.parallel, found.num_workers) == expected
