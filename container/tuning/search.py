@@ -105,7 +105,8 @@ class TimeLimit:
         self._tuning = hp.tuning
         self._distills = hp.tuning.final_seeds > 1 and hp.ensemble_model == "distill"
         self._parallel = shares.parallel
-        networks = Shares.of_members(hp, self._tuning.final_seeds, num_gpus=len(shares.devices))
+        winner = hp.model_copy(update={"nproc_per_node": shares.num_workers})
+        networks = Shares.of_members(winner, self._tuning.final_seeds, num_gpus=len(shares.devices))
         self._networks_at_once = networks.parallel
         self._began = time.monotonic()
         self.spent = sum(trial.seconds for trial in study.trials) / shares.parallel

@@ -46,12 +46,12 @@ def values(monkeypatch):
     return left
 
 
-def searched(root, *, settings=None, **tuning):
+def searched(root, *, settings=None, num_gpus=0, **tuning):
     """Search, and return the job's paths and the result."""
     section = {"metric": "val/auroc", "space": RATES, **tuning}
     paths = write_job(root, overrides={"tuning": section, **(settings or {})})
     hp = load_hyperparameters(paths)
-    return paths, search(paths, hp, read_settings(paths), num_gpus=0)
+    return paths, search(paths, hp, read_settings(paths), num_gpus=num_gpus)
 
 
 def rows(paths):
@@ -121,10 +121,11 @@ def test_the_time_of_the_other_networks_is_part_of_the_hours(tmp_path, values, m
     assert numbers(paths) == list(range(trials))
 
 
-def test_the_networks_of_a_search_without_gpus_train_one_at_a_time_in_its_hours(tmp_path, values):
-    values += [0.6, 0.7]
-    paths, _ = searched(tmp_path, trials=9, max_hours=4.5, final_seeds=3, parallel=2)
-    assert numbers(paths) == [0, 1]
+@pytest.mark.parametrize(("num_gpus", "trials"), [(0, 2), (2, 3)])
+def test_the_winners_networks_train_side_by_side_on_gpus_only_also_in_the_hours(tmp_path, values, num_gpus, trials):
+    values += [0.6, 0.7, 0.65][:trials]
+    paths, _ = searched(tmp_path, num_gpus=num_gpus, trials=9, max_hours=4.5, final_seeds=3, parallel=2)
+    assert numbers(paths) == list(range(trials))
 
 
 @pytest.mark.parametrize("ends_after", [1, 2], ids=["at the start", "after a trial"])
