@@ -92,7 +92,7 @@ class Block:
             cause, fix = "the cell begins with a quote that is never closed", _QUOTES_FIX
             if self.end < len(self.data):  # the text goes on after the block
                 cause += ", or the row is too long"
-                fix += " Write a table with rows above 4 MiB as Parquet."
+                fix += " If the row is so long, write the table as Parquet."
             raise ContractError(f"{self._cell_at(self._opening())}: {cause}", fix)
 
     def first_end(self) -> int:
