@@ -193,6 +193,8 @@ def test_the_options_of_the_command_tune_are_settings_of_the_search(tmp_path, mo
     main(["tune", "--root", str(tmp_path), "--trials", "3", "--max-hours", "1"])
     main(["tune", "--root", str(tmp_path)])
     assert given == [(tmp_path, {"tuning": {"trials": 3, "max_hours": 1.0}}), (tmp_path, {"tuning": {}})]
+    with pytest.raises(SystemExit, match="2"):
+        main(["tune", "--trials", "0"])
 
 
 @pytest.mark.slow
