@@ -91,7 +91,7 @@ class TabularPreprocessingSettings(ProcessingSettings):
     split_by: Literal["hash", "stratified", "time"] = Field(
         "hash",
         description="hash: by the id; stratified: by the id, with the same shares within each label; time: the oldest "
-        "rows are train, the newest rows are test.",
+        "rows are train, the newest rows are test; with GROUP_FIELD, the newest groups.",
     )
     time_field: str | None = Field(None, description="Column of times or increasing numbers, for SPLIT_BY=time.")
     split_seed: int = Field(0, ge=0, lt=10**16, description="Seed of the split.")
@@ -109,8 +109,8 @@ class TabularPreprocessingSettings(ProcessingSettings):
     def _time_field_goes_with_time(self) -> Self:
         if (self.split_by == "time") != (self.time_field is not None):
             raise ValueError("SPLIT_BY=time and TIME_FIELD go together")
-        if self.split_by != "hash" and self.group_field is not None:
-            raise ValueError(f"SPLIT_BY={self.split_by} and GROUP_FIELD exclude each other")
+        if self.split_by == "stratified" and self.group_field is not None:
+            raise ValueError("SPLIT_BY=stratified and GROUP_FIELD exclude each other")
         return self
 
 

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from container.evaluation.charts import percent
+from container.preprocessing.data_summary import IF_SHARED, shared_with_train
 
 FEW_RECORDS, ENOUGH_RECORDS = 30, 200
 _MANY_MISSING, _NEARLY_EMPTY = 0.2, 0.95  # share of the rows
@@ -36,11 +37,9 @@ def _rows(summary: Mapping[str, Any]) -> Iterator[Finding]:
                 f"{described['duplicate_ids']:,} rows of {split} repeat the id of an earlier row, e.g. "
                 f"{described['duplicate_id_example']}; all rows were kept.",
             )
-        if described.get("ids_of_train"):  # data that an earlier version prepared has none
+        for what, shared in shared_with_train(described).items():
             yield Finding(
-                "check",
-                f"Ids of {split} that train has as well: {described['ids_of_train']:,}. If they are the same rows, the "
-                "metrics look too good.",
+                "check", f"{what.capitalize()} of {split} that train has as well: {shared:,}. {IF_SHARED[what]}"
             )
     first = next(iter(splits.values()))
     for role, text in first["texts"].items():

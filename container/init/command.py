@@ -35,11 +35,6 @@ def init(paths: JobPaths, options: argparse.Namespace) -> int:
         ContractError: there is no job in the tables, or one in the folder.
     """
     set_up_logging()
-    if options.group and options.time:
-        raise ContractError(
-            f"--group {options.group!r}, --time {options.time!r}: each would split the rows in another way",
-            "Use one of them. With --time, group_name in the hyperparameters keeps groups in one fold of train.",
-        )
     _check_root(paths, options)
     with tempfile.TemporaryDirectory(prefix="init-") as scratch:
         raw = read_tables(
@@ -60,6 +55,7 @@ def init(paths: JobPaths, options: argparse.Namespace) -> int:
         repeated = write_splits(raw, splits, folders)
     counts = label_counts(raw, splits)
     warnings = list(warnings_of(raw, counts=counts, repeated=repeated, group=options.group, time=options.time))
+    warnings += splits.notes
     if raw.nested:
         warnings.append(f"{', '.join(raw.nested)}: left out, because the cells contain lists or objects.")
     paths.config.mkdir(parents=True, exist_ok=True)

@@ -9,10 +9,14 @@ import numpy as np
 import pyarrow as pa
 
 from container.init.profile import RawTables
+from container.preprocessing.data_summary import IF_SHARED
 from container.steps.preprocess.row_split import (
+    LEFT_OUT,
+    OLDER_ROWS,
     TEST,
     TRAIN,
     VAL,
+    GroupSplit,
     HashSplit,
     Shares,
     StratifiedSplit,
@@ -24,10 +28,10 @@ from container.tables.duplicate_ids import DuplicateIds, count_shared
 from container.tables.writer import TableWriter
 from contracts.errors import ContractError
 from contracts.paths import SPLITS
+from contracts.spelling import counted
 
 EXACT_ROWS = 200_000
 HELD_OUT = 0.1  # share of val, and of test
-UNLABELLED = -1
 _CODES = {"train": TRAIN, "val": VAL, "test": TEST}
 _DUPLICATES = 1 << 16  # distinct rows and texts up to which duplicates are counted exactly
 
@@ -37,12 +41,14 @@ class Splits:
     """The split of each row.
 
     Attributes:
-        codes: TRAIN, VAL or TEST, or UNLABELLED: not written. [N] int8
+        codes: TRAIN, VAL or TEST, or LEFT_OUT: not written. [N] int8
         how: how the rows were split, for people.
+        notes: sentences on rows that are left out.
     """
 
     codes: np.ndarray
     how: str
+    notes: Sequence[str] = ()
 
     def rows(self, split: str) -> int:
         return int(np.count_nonzero(self.codes == _CODES[split]))
@@ -59,34 +65,41 @@ def split_rows(raw: RawTables, *, group: str | None, time: str | None) -> Splits
     made = [split for split in raw.parts if split]
     codes = np.array([_CODES[split or "train"] for split in raw.parts], np.int8)[raw.source]
     missing = [split for split in SPLITS[1:] if split not in made]
-    how = "as given"
+    how, together, notes = "as given", "", []
     if missing:
         shares = Shares(train=1 - HELD_OUT * len(missing), test=HELD_OUT if "test" in missing else 0.0)
         rows = np.flatnonzero((codes == TRAIN) & (raw.codes >= 0))
         hashes, strata = raw.hashes[rows], raw.codes[rows].astype(np.int64)
-        if time is not None:
-            assert raw.times is not None, "read_tables reads the times"
-            rule, how = TimeSplit.fit(shares, raw.times[rows]), f"by the time in {time}"
-            codes[rows] = rule.assign(hashes, strata, raw.times[rows])
-        elif group is not None:
-            rule, how = StratifiedSplit.fit(shares, hashes, np.zeros_like(strata)), f"rows of one {group} together"
-            codes[rows] = rule.assign(hashes, np.zeros_like(strata), None)
+        times = None if raw.times is None else raw.times[rows]
+        if group is not None:
+            rule, how = GroupSplit.fit(shares, hashes, times), f"rows of one {group} together"
+            how += f", the newest groups by {time} in test" if time else ""
+        elif times is not None:
+            rule, how = TimeSplit.fit(shares, times), f"by the time in {time}"
         elif len(rows) <= EXACT_ROWS:
             rule, how = StratifiedSplit.fit(shares, hashes, strata), "with equal shares of each label"
-            codes[rows] = rule.assign(hashes, strata, None)
         else:
-            how = "by a hash of the row"
-            codes[rows] = HashSplit(shares).assign(hashes, strata, None)
+            rule, how = HashSplit(shares), "by a hash of the row"
+        codes[rows] = rule.assign(hashes, strata, times)
+        together = getattr(rule, "together", "")
+        if older := np.count_nonzero(codes[rows] == LEFT_OUT):
+            notes.append(OLDER_ROWS % (f"{older:,}", time, group))
         if made:
             how = f"{', '.join(made)} as given; {' and '.join(missing)} from train, {how}"
-    codes[raw.codes < 0] = UNLABELLED
-    splits = Splits(codes, how)
+    codes[raw.codes < 0] = LEFT_OUT
+    splits = Splits(codes, how, notes)
+    for split in SPLITS[1:] if group is not None else ():
+        if shared := len(np.intersect1d(raw.hashes[codes == TRAIN], raw.hashes[codes == _CODES[split]])):
+            notes.append(
+                f"{split}: {counted(shared, 'group')} of {group} that train has as well. {IF_SHARED['groups']}"
+            )
     for split in SPLITS:
         if not splits.rows(split):
+            labelled = f"{int((raw.codes >= 0).sum()):,} rows with a label"
             raise ContractError(
-                f"split {split} would have no row: the table has {int((raw.codes >= 0).sum()):,} rows with a label, "
-                f"split {how}",
-                "Provide more rows, or make the splits yourself: files named train, val and test.",
+                f"split {split} would have no row: the table has {labelled}"
+                + (f", of {together}; rows of one stay together" if together else f", split {how}"),
+                "Provide more rows, split by another column, or name files of your own splits train, val and test.",
             )
     return splits
 

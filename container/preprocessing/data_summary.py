@@ -17,6 +17,10 @@ from contracts.tabular_inputs import DATE_PARTS, date_inputs
 
 logger = logging.getLogger(__name__)
 
+IF_SHARED = {
+    "ids": "If they are the same rows, the metrics look too good.",
+    "groups": "The metrics look too good for records of a new group.",
+}
 LENGTH_PERCENTILES = (50, 90, 95, 99)
 
 
@@ -35,6 +39,7 @@ def summarize_split(
         "duplicate_ids": statistics.ids.count,
         "duplicate_id_example": statistics.ids.example,
         "ids_of_train": 0 if statistics is train else count_shared([train.ids, statistics.ids]),
+        "groups_of_train": 0 if statistics is train else count_shared([train.groups, statistics.groups]),
         "classes": {
             str(label): statistics.labels.counts.get(key, 0)
             for label, key in zip(fitted.class_labels, fitted.labels.keys.to_pylist())
@@ -66,15 +71,19 @@ def summarize_split(
     }
 
 
+def shared_with_train(summary: Mapping[str, Any]) -> dict[str, int]:
+    """Return the numbers of ids and groups of a split that train has as well, without those that are 0."""
+    counts = {what: summary.get(f"{what}_of_train", 0) for what in IF_SHARED}  # an earlier version prepared none
+    return {what: count for what, count in counts.items() if count}
+
+
 def log_split(split: str, summary: Mapping[str, Any]) -> None:
     """Log the rows and classes of a split, and its imputed, unseen and cut values."""
     rows = summary["rows"]
     classes = ", ".join(f"{label!r}: {count}" for label, count in summary["classes"].items())
     logger.info("%s: %d rows; classes {%s}.", split, rows, classes)
-    if shared := summary["ids_of_train"]:
-        logger.warning(
-            "%s: ids that train has as well: %s. If they are the same rows, the metrics look too good.", split, shared
-        )
+    for what, shared in shared_with_train(summary).items():
+        logger.warning("%s: %s that train has as well: %s. %s", split, what, f"{shared:,}", IF_SHARED[what])
     for name, numeric in summary["numeric"].items():
         if numeric["imputed"]:
             imputed = f"{numeric['imputed']} of {rows} values imputed with {numeric['imputed_with']:.6g}"

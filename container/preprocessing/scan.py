@@ -18,7 +18,7 @@ from container.tables.channel_files import TableSlice, input_format, iter_tables
 from container.tables.column_types import is_number
 from container.tables.dates import DateReading, date_columns
 from container.tables.duplicate_ids import DuplicateIds
-from container.tables.values import Kind, kind_of_texts, kind_of_type, numbers
+from container.tables.values import Kind, keys, kind_of_texts, kind_of_type, numbers
 from contracts.errors import ContractError, shown
 from contracts.hyperparameters import Hyperparameters
 from contracts.tabular_inputs import date_inputs
@@ -128,6 +128,7 @@ class SplitStatistics:
         self._types: dict[str, pa.DataType] = {}
         self.kinds: dict[str, Kind] = {}
         self.ids = DuplicateIds()
+        self.groups = DuplicateIds()
 
     def add(self, part: TableSlice) -> None:
         """Count a slice.
@@ -169,6 +170,8 @@ class SplitStatistics:
             self._check_size(name, counts)
         if self.columns.id_name:
             self.ids.add(table[self.columns.id_name])
+        if group:
+            self.groups.add(keys(table[group]))
 
     def read_dates(self, *, where: str) -> None:
         """Decide how the dates of train are read, after all rows."""

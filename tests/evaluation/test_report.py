@@ -305,10 +305,11 @@ def test_the_report_counts_rows_that_repeat_an_id(tmp_path):
     assert "2 rows of val repeat the id of an earlier row, e.g. dup" in Page(report(tmp_path, made)).text
 
 
-def test_the_report_counts_ids_that_train_has_as_well(tmp_path):
+@pytest.mark.parametrize("what", ["ids", "groups"])
+def test_the_report_counts_ids_and_groups_that_train_has_as_well(what, tmp_path):
     made = two_splits()
-    made.data_summary["splits"]["test"]["ids_of_train"] = 7
-    assert "Ids of test that train has as well: 7." in Page(report(tmp_path, made)).text
+    made.data_summary["splits"]["test"][f"{what}_of_train"] = 7
+    assert f"{what.capitalize()} of test that train has as well: 7." in Page(report(tmp_path, made)).text
 
 
 def test_a_small_split_is_called_small(tmp_path):

@@ -103,9 +103,41 @@ def test_rows_of_one_group_are_in_one_split(tmp_path):
     assert "group_name" not in settings(run_init(tmp_path / "id", raw, "--group", "customer", "--id", "customer"))
 
 
-def test_groups_and_times_cannot_both_split_the_rows(tmp_path, capsys):
-    run_init(tmp_path, raw_table(), "--group", "shop", "--time", "day", expect=1)
-    assert "--group 'shop', --time 'day'" in capsys.readouterr().err
+def test_the_newest_groups_are_test_and_the_rows_left_out_are_counted(tmp_path, capsys):
+    days = pd.date_range("2026-01-01", periods=ROWS).strftime("%Y-%m-%d")
+    raw = raw_table().assign(day=days, shop=[f"s{i // 8}" if i % 9 else "old" for i in range(ROWS)])
+    paths = run_init(tmp_path, raw, "--group", "shop", "--time", "day")
+    parts = [split(paths, name) for name in SPLITS]
+    shops = [set(part["shop"]) for part in parts]
+    assert sum(map(len, shops)) == len(set.union(*shops))
+    assert parts[0]["day"].max() < parts[1]["day"].min() <= parts[1]["day"].max() < parts[2]["day"].min()
+    left_out = ROWS - sum(map(len, parts))
+    assert left_out > 0
+    assert (
+        f"{left_out} rows are left out: by day, they are older than the split of their shop" in capsys.readouterr().out
+    )
+    assert settings(paths)["group_name"] == "shop"
+
+
+@pytest.mark.parametrize("options", [["--group", "shop"], ["--time", "shop"], ["--group", "shop", "--time", "shop"]])
+def test_three_groups_or_times_are_three_splits_however_uneven(options, tmp_path):
+    raw = raw_table().assign(shop=np.repeat([1, 2, 3], [170, 20, 10])).sample(frac=1, random_state=0)
+    paths = run_init(tmp_path, raw, *options)
+    assert sorted(len(split(paths, name)) for name in SPLITS) == [10, 20, 170]
+    assert len(split(paths, "train")) == 170
+
+
+@pytest.mark.parametrize(
+    ("options", "cause"),
+    [
+        (["--group", "shop"], "of 2 groups; rows of one stay together"),
+        (["--time", "shop"], "of 2 different times; rows of one stay together"),
+        (["--group", "shop", "--time", "day"], "of 2 groups, whose newest rows have 1 different time; rows of one"),
+    ],
+)
+def test_too_few_groups_or_times_are_named(options, cause, tmp_path, capsys):
+    run_init(tmp_path, raw_table().assign(shop=np.arange(ROWS) % 2, day="2026-01-01"), *options, expect=1)
+    assert cause in capsys.readouterr().err
 
 
 def test_the_newest_rows_are_test(tmp_path):
@@ -125,6 +157,17 @@ def test_splits_of_the_user_stay_and_a_missing_one_is_taken_from_train(tmp_path)
     paths = JobPaths(tmp_path / "job")
     assert split(paths, "test")["ticket"].tolist() == raw["ticket"][150:].tolist()
     assert sorted([*split(paths, "train")["ticket"], *split(paths, "val")["ticket"]]) == raw["ticket"][:150].tolist()
+
+
+def test_groups_of_a_given_test_that_train_has_as_well_are_counted(tmp_path, capsys):
+    raw, folder = raw_table().assign(shop=np.arange(ROWS) // 4), tmp_path / "raw"
+    folder.mkdir()
+    raw[:150].to_csv(folder / "train.csv", index=False)
+    raw[142:].to_csv(folder / "test.csv", index=False)
+    raw[8:16].to_csv(folder / "val.csv", index=False)
+    assert main(["init", str(folder), "--root", str(tmp_path / "job"), "--group", "shop"]) == 0
+    assert "test: 3 groups of shop that train has as well." in (printed := capsys.readouterr().out)
+    assert "val: 2 groups of shop" in printed
 
 
 @pytest.mark.parametrize("suffix", ["tsv", "parquet", "jsonl"])

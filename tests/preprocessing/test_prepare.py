@@ -372,6 +372,14 @@ def test_ids_that_train_has_as_well_are_a_warning(paths: JobPaths, caplog: pytes
     assert [prepared.summary["splits"][split]["ids_of_train"] for split in ("train", "test")] == [0, 2]
 
 
+def test_groups_that_train_has_as_well_are_a_warning(paths: JobPaths, caplog: pytest.LogCaptureFixture) -> None:
+    for split, shops in (("train", [*range(18), None, None]), ("val", [50, 51, 52, None]), ("test", [3, 3, 4, None])):
+        write_table(paths.channel(split) / "data.csv", table(len(shops), shop=shops))
+    prepared = prepare(paths, group_name="shop")
+    assert "test: groups that train has as well: 2." in caplog.text
+    assert [prepared.summary["splits"][split]["groups_of_train"] for split in SPLITS] == [0, 0, 2]
+
+
 @pytest.mark.parametrize("setting", ["tokenizer", "secondary_tokenizer"])
 def test_a_text_without_words_for_a_vocabulary_is_named(paths: JobPaths, setting: str) -> None:
     for split in SPLITS:

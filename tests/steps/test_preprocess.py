@@ -16,6 +16,7 @@ from container.steps.preprocess.row_split import (
     TEST,
     TRAIN,
     VAL,
+    GroupSplit,
     HashSplit,
     Shares,
     StratifiedSplit,
@@ -191,10 +192,52 @@ def test_by_time_the_oldest_rows_are_train_and_the_newest_test(tmp_path: Path) -
     assert found["val"]["time"].max() < found["test"]["time"].min()
 
 
+def test_by_time_groups_stay_whole_and_the_rows_left_out_are_counted(tmp_path: Path) -> None:
+    frame = orders(200).sort_values("time").assign(shop=[f"s{i // 8}" if i % 9 else "s0" for i in range(200)])
+    lay_out(tmp_path, frame.sample(frac=1, random_state=0))
+    preprocess(tmp_path, SPLIT_BY="time", TIME_FIELD="time", GROUP_FIELD="shop")
+    found, left_out = splits(tmp_path), profile(tmp_path)["left_out"]
+    shops = [set(part["shop"]) for part in found.values()]
+    assert sum(map(len, shops)) == len(set.union(*shops))
+    assert found["train"]["time"].max() < found["val"]["time"].min()
+    assert found["val"]["time"].max() < found["test"]["time"].min()
+    assert 0 < left_out == 200 - sum(map(len, found.values()))
+
+
 def test_rows_of_one_time_are_in_one_split() -> None:
     times = np.repeat([1.0, 2.0, 3.0, 4.0], 25)
     codes = TimeSplit.fit(HALVES, times).assign(np.zeros(100, np.uint64), np.zeros(100, np.int64), times)
     assert [set(codes[times == time].tolist()) for time in (1, 2, 3, 4)] == [{TRAIN}, {TRAIN}, {VAL}, {TEST}]
+
+
+def test_three_times_are_three_splits_where_nearly_all_rows_have_the_first() -> None:
+    times = np.repeat([1.0, 2.0, 3.0], [85, 10, 5])
+    codes = TimeSplit.fit(Shares(0.8, 0.1), times).assign(np.zeros(100, np.uint64), np.zeros(100, np.int64), times)
+    assert [set(codes[times == time].tolist()) for time in (1, 2, 3)] == [{TRAIN}, {VAL}, {TEST}]
+
+
+@pytest.mark.parametrize("sizes", [[85, 10, 5], [5, 85, 10], [10, 5, 85], [1, 1, 1], [60, 20, 10, 5, 5]])
+def test_few_groups_are_in_three_splits_and_the_largest_is_train(sizes: list[int]) -> None:
+    hashes = np.repeat(np.arange(len(sizes), dtype=np.uint64), sizes)
+    codes = GroupSplit.fit(Shares(0.8, 0.1), hashes).assign(hashes, hashes, None)
+    rows = np.bincount(codes, minlength=3)
+    assert (rows > 0).all()
+    assert rows.argmax() == TRAIN
+    assert [len(set(codes[hashes == group])) for group in range(len(sizes))] == [1] * len(sizes)
+
+
+def test_the_newest_groups_are_test_and_no_row_is_older_than_those_of_an_older_split() -> None:
+    rng = np.random.default_rng(0)
+    groups = rng.integers(0, 400, 4000)
+    times = groups + rng.integers(0, 40, 4000) * 1.0
+    hashes = groups.astype(np.uint64)
+    codes = GroupSplit.fit(Shares(0.8, 0.1), hashes, times).assign(hashes, hashes, times)
+    of_split = [set(groups[codes == code]) for code in (TRAIN, VAL, TEST)]
+    assert not of_split[0] & of_split[1] | of_split[0] & of_split[2] | of_split[1] & of_split[2]
+    assert times[codes == TRAIN].max() < times[codes == VAL].min()
+    assert times[codes == VAL].max() < times[codes == TEST].min()
+    assert 0 < (codes == -1).sum() < 400
+    assert np.bincount(codes[codes >= 0])[0] == pytest.approx(3200, abs=20)
 
 
 @pytest.mark.parametrize(
@@ -311,6 +354,10 @@ def test_a_training_row_without_a_label_or_an_id_is_named(tmp_path: Path, column
         ({"LABEL_MAP": {"1": "a", "1.0": "b"}}, "LABEL_MAP: lists '1' twice"),
         ({"LABEL_MAP": {"1": 1, "0": "1"}}, "every label becomes the same one"),
         ({"TRAIN_RATIO": 0.999}, "split val has no rows: there are 60 rows, TRAIN_RATIO=0.999 and TEST_VAL_RATIO=0.5"),
+        (
+            {"SPLIT_BY": "time", "TIME_FIELD": "label"},
+            "split val has no rows: there are 60 rows of 2 different times, TRAIN_RATIO=0.7",
+        ),
     ],
 )
 def test_settings_that_do_not_fit_the_table_are_named(tmp_path: Path, settings: dict[str, Any], cause: str) -> None:

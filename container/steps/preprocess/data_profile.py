@@ -33,7 +33,8 @@ class DataProfile:
 
     def __init__(self, columns: Sequence[str], *, splits: Sequence[str], id_column: str | None) -> None:
         self.rows = 0
-        self.dropped = 0
+        self.dropped = 0  # without a label
+        self.left_out = 0  # by the split, to keep groups whole
         self._splits = tuple(splits)
         self._missing = {name: np.zeros(2, np.int64) for name in columns}  # as a text, as a number
         self._counts = np.zeros((len(splits), 1), np.int64)  # [split, label + 1]; column 0: without a label
@@ -124,6 +125,7 @@ class DataProfile:
             **about,
             "rows": self.rows,
             "dropped_unlabelled": self.dropped,
+            "left_out": self.left_out,
             "splits": splits,
             "duplicate_ids": self._ids.count if self._id_column is not None else None,
             "duplicate_id_example": self._ids.example,

@@ -1,4 +1,4 @@
-"""Assign rows to splits: by a hash of the row, by the hash within a label, or by time.
+"""Assign rows to splits: by a hash of the row, by the hash within a label, by time, or whole groups.
 
 The 64-bit hash depends on the row's content alone, so that a row gets the same split in every file and on every host:
 pandas.util.hash_array of the value's key (container/tables/values.py). This is SipHash-2-4 (Aumasson & Bernstein, 2012)
@@ -15,8 +15,11 @@ import pyarrow.compute as pc
 from pandas.util import hash_array, hash_pandas_object
 
 from container.tables.values import keys
+from contracts.spelling import counted
 
 TRAIN, VAL, TEST = 0, 1, 2
+LEFT_OUT = -1
+OLDER_ROWS = "%s rows are left out: by %s, they are older than the split of their %s."
 
 
 @dataclass(frozen=True)
@@ -30,10 +33,32 @@ class Shares:
     def of(cls, *, train_ratio: float, test_val_ratio: float) -> "Shares":
         return cls(train_ratio, (1 - train_ratio) * test_val_ratio)
 
-    def counts(self, rows: int) -> tuple[int, int]:
-        """Return the rows of train and of test; train gets the first row."""
+    @property
+    def used(self) -> np.ndarray:
+        """Return whether train, val and test have a share. [3] bool"""
+        return np.array([True, 1 - self.train - self.test > 1e-9, self.test > 0])
+
+    def counts(self, rows: int) -> np.ndarray:
+        """Return the rows of train, val and test; train gets the first row. [3]"""
         train = max(round(rows * self.train), min(rows, 1))
-        return train, min(round(rows * self.test), rows - train)
+        test = min(round(rows * self.test), rows - train)
+        return np.array([train, rows - train - test, test])
+
+    def in_turn(self, sizes: np.ndarray, order: tuple[int, int, int]) -> np.ndarray:
+        """Return the split of each of the units: the first ones have order[0], the next order[1]. [U] int8
+
+        Every split that has a share gets a unit if there are enough.
+
+        Args:
+            sizes: rows of each unit. [U]
+            order: TRAIN first.
+        """
+        units, ends = len(sizes), np.cumsum(sizes)
+        starts = np.searchsorted(ends, np.cumsum(self.counts(int(sizes.sum()))[list(order)])[:2], side="right")
+        _, needed, last = self.used[list(order)].tolist()
+        first = min(max(int(starts[0]), 1), max(units - needed - last, 1), units)
+        second = min(max(int(starts[1]), first + needed), max(units - last, first))
+        return np.repeat(np.array(order, np.int8), [first, second - first, units - second])
 
 
 @dataclass(frozen=True)
@@ -92,20 +117,20 @@ class TimeSplit:
 
     Attributes:
         train_end, val_end: the earliest time after train, and after val.
+        together: the units that are not divided, for the message about a split without rows.
     """
 
     train_end: float
     val_end: float
+    together: str = ""
 
     @classmethod
     def fit(cls, shares: Shares, times: np.ndarray) -> "TimeSplit":
-        """Fit to the times of all rows. [N] float64"""
-        train, test = shares.counts(len(times))
-        if not len(times):
-            return cls(np.inf, np.inf)
-        ends = {min(train, len(times) - 1), min(len(times) - test, len(times) - 1)}
-        ordered = np.partition(times, sorted(ends))
-        return cls(ordered[train] if train < len(times) else np.inf, ordered[len(times) - test] if test else np.inf)
+        """Fit to the times of all rows; no split is empty if there are enough different times. [N] float64"""
+        distinct, rows = np.unique(times, return_counts=True)
+        codes = shares.in_turn(rows, (TRAIN, VAL, TEST))
+        train_end, val_end = (float(np.min(distinct[codes >= code], initial=np.inf)) for code in (VAL, TEST))
+        return cls(train_end, val_end, counted(len(distinct), "different time"))
 
     def assign(self, hashes: np.ndarray, strata: np.ndarray, times: np.ndarray | None) -> np.ndarray:  # noqa: ARG002
         assert times is not None, "the reader parses times"
@@ -113,12 +138,73 @@ class TimeSplit:
         return np.array([TRAIN, VAL, TEST], np.int8)[np.array([0, 2, 1])[codes]]
 
 
-RowSplit = HashSplit | StratifiedSplit | TimeSplit
+@dataclass(frozen=True)
+class GroupSplit:
+    """Whole groups, in the order of their hashes or by time. No split is empty if there are enough groups.
+
+    Where groups are so few or uneven that the order of hashes would miss a share by more than half, the largest groups
+    are assigned first. By time, a group is as old as its newest row, and the newest groups are test. Its rows from the
+    time of an older split are left out, so that no row of a split is older than the rows of the split before it.
+
+    Attributes:
+        groups: hashes, sorted. [G] uint64
+        codes: TRAIN, VAL or TEST of each group. [G] int8
+        together: as in TimeSplit.
+        begins: the time at which train, val and test begin; None if the groups are not split by time.
+    """
+
+    groups: np.ndarray
+    codes: np.ndarray
+    together: str
+    begins: tuple[float, float, float] | None = None
+
+    @classmethod
+    def fit(cls, shares: Shares, hashes: np.ndarray, times: np.ndarray | None = None) -> "GroupSplit":
+        """Fit to the groups, and the times, of all rows. [N] uint64, [N] float64"""
+        groups, of_row, rows = np.unique(hashes, return_inverse=True, return_counts=True)
+        together = counted(len(groups), "group")
+        if times is not None:
+            newest = np.full(len(groups), -np.inf)
+            np.maximum.at(newest, of_row, times)
+            rule = TimeSplit.fit(shares, newest[of_row])
+            together += f", whose newest rows have {counted(len(np.unique(newest)), 'different time')}"
+            return cls(groups, rule.assign(groups, groups, newest), together, (-np.inf, rule.train_end, rule.val_end))
+        wanted = np.maximum(shares.counts(len(hashes)), shares.used)
+        codes = shares.in_turn(rows, (TRAIN, TEST, VAL))
+        if (2 * np.abs(np.bincount(codes, rows, minlength=3) - wanted) > wanted).any():
+            codes = _largest_first(rows, wanted)
+        return cls(groups, codes, together)
+
+    def assign(self, hashes: np.ndarray, strata: np.ndarray, times: np.ndarray | None) -> np.ndarray:  # noqa: ARG002
+        """Return TRAIN, VAL, TEST or LEFT_OUT for each row. [R] int8"""
+        codes = self.codes[np.searchsorted(self.groups, hashes)]
+        if self.begins is None:
+            return codes
+        assert times is not None, "the reader parses times"
+        return np.where(times < np.array(self.begins)[codes], LEFT_OUT, codes).astype(np.int8)
+
+
+RowSplit = HashSplit | StratifiedSplit | TimeSplit | GroupSplit
 
 
 def _in_order(values: np.ndarray, train_end: np.ndarray | float, test_end: np.ndarray | float) -> np.ndarray:
     """Return TRAIN below the first end, TEST below the second, else VAL. [R] int8"""
     return np.where(values < train_end, TRAIN, np.where(values < test_end, TEST, VAL)).astype(np.int8)
+
+
+def _largest_first(sizes: np.ndarray, wanted: np.ndarray) -> np.ndarray:
+    """Return the split of each group, from the largest: the one that lacks most rows, and one without rows in time.
+
+    Args:
+        sizes: rows of each group, in the order of their hashes. [G]
+        wanted: rows of each split. [3]
+    """
+    codes, missing = np.zeros(len(sizes), np.int8), wanted.astype(float)
+    for left, group in zip(range(len(sizes), 0, -1), np.argsort(-sizes, kind="stable")):
+        empty = (missing == wanted) & (wanted > 0)
+        code = int(np.argmax(np.where(empty | (empty.sum() < left), missing, -np.inf)))
+        codes[group], missing[code] = code, missing[code] - sizes[group]
+    return codes
 
 
 def _near(wanted: float, share: float) -> int:

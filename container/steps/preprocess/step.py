@@ -18,6 +18,9 @@ from container.hosts.topology import Topology
 from container.preprocessing.labels import UNLABELLED, LabelCollector, LabelMap
 from container.steps.preprocess.data_profile import DataProfile, profile_text
 from container.steps.preprocess.row_split import (
+    LEFT_OUT,
+    OLDER_ROWS,
+    GroupSplit,
     HashSplit,
     RowSplit,
     Shares,
@@ -212,8 +215,10 @@ def run(step: StepRun) -> None:
         for name in names
     ]
     written = _write(assigned, reader, split, profile, paths)
+    if profile.left_out:
+        logger.warning(OLDER_ROWS, f"{profile.left_out:,}", settings.time_field, settings.group_field)
     if hosts.size == 1:
-        _check_rows(step, profile, dict(zip(names, written)))
+        _check_rows(step, profile, dict(zip(names, written)), together=getattr(split, "together", ""))
     about = {
         "files": len(assigned.files),
         "format": assigned.format,
@@ -272,11 +277,13 @@ def _rule(settings: TabularPreprocessingSettings, parts: PartFiles, reader: RowR
     hashes, strata, times = [np.empty(0, np.uint64)], [np.empty(0, np.int16)], [np.empty(0)]
     for part in parts.iter_tables(reader.deciding_columns(parts.columns)):
         rows = reader.read(part)
-        if rows.times is None:
+        if rows.times is not None:
+            times.append(rows.times)
+        if rows.times is None or settings.group_field is not None:
             hashes.append(rows.hashes)
             strata.append(rows.strata.astype(np.int16))
-        else:
-            times.append(rows.times)
+    if settings.group_field is not None:
+        return GroupSplit.fit(shares, np.concatenate(hashes), np.concatenate(times))
     if settings.split_by == "time":
         return TimeSplit.fit(shares, np.concatenate(times))
     return StratifiedSplit.fit(shares, np.concatenate(hashes), np.concatenate(strata))
@@ -296,8 +303,11 @@ def _write(
                 codes = split.assign(rows.hashes, rows.strata, rows.times)
             for code, writer in enumerate(writers):
                 writer.write(rows.table.filter(pa.array(codes == code)) if split is not None else rows.table)
+            kept = codes != LEFT_OUT
             profile.dropped += rows.dropped
-            profile.add(rows.table, hashes=rows.hashes, splits=codes, labels=rows.labels)
+            profile.left_out += int((~kept).sum())
+            table = rows.table if kept.all() else rows.table.filter(pa.array(kept))
+            profile.add(table, hashes=rows.hashes[kept], splits=codes[kept], labels=rows.labels[kept])
     for writer in writers:
         if not writer.rows:
             writer.path.unlink()
@@ -313,7 +323,7 @@ def _logged(parts: PartFiles, reader: RowReader) -> Iterator[Rows]:
             logger.info("%d rows, %.0f rows/s.", seen, seen / (time.monotonic() - began))
 
 
-def _check_rows(step: StepRun, profile: DataProfile, written: dict[str, int]) -> None:
+def _check_rows(step: StepRun, profile: DataProfile, written: dict[str, int], *, together: str) -> None:
     """Raise ContractError unless every split has rows."""
     settings: TabularPreprocessingSettings = step.settings
     if not profile.rows:
@@ -328,11 +338,12 @@ def _check_rows(step: StepRun, profile: DataProfile, written: dict[str, int]) ->
             "Name a column of different ids, or leave ID_FIELD out to split by a hash of the whole row.",
         )
     if empty:
-        together = "; rows of one group or time stay together" if settings.group_field or settings.time_field else ""
+        units = f" of {together}" if together else ""
+        advice = "; rows of one group or time stay together" if settings.group_field or settings.time_field else ""
         raise ContractError(
-            f"split {empty[0]} has no rows: there are {profile.rows} rows, TRAIN_RATIO={settings.train_ratio:g} and "
-            f"TEST_VAL_RATIO={settings.test_val_ratio:g}",
-            f"Provide more rows, or change the ratios{together}.",
+            f"split {empty[0]} has no rows: there are {profile.rows} rows{units}, TRAIN_RATIO={settings.train_ratio:g} "
+            f"and TEST_VAL_RATIO={settings.test_val_ratio:g}",
+            f"Provide more rows, or change the ratios{advice}.",
         )
 
 
