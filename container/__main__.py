@@ -176,6 +176,8 @@ def _add_init_arguments(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     about = "column of the label (default: label, target, class, y or outcome)"
     command.add_argument("--label", metavar="NAME", help=about)
+    about = 'write another label, e.g. "Yes =yes"; nothing after the sign: no label'
+    command.add_argument("--map-label", action="extend", nargs="+", default=[], metavar="OLD=NEW", help=about)
     for option in ("id", "text", "number", "category", "date", "ignore"):
         about = f"columns with the role {option}"
         command.add_argument(f"--{option}", action="extend", nargs="+", default=[], metavar="NAME", help=about)

@@ -39,7 +39,7 @@ def init(paths: JobPaths, options: argparse.Namespace) -> int:
     with tempfile.TemporaryDirectory(prefix="init-") as scratch:
         raw = read_tables(
             options.tables, label=options.label, given=_given(options), scratch=Path(scratch),
-            group=options.group, time=options.time,
+            group=options.group, time=options.time, label_changes=options.map_label,
         )  # fmt: skip
         print(*table_lines(raw), "", sep="\n", flush=True)
         splits = split_rows(raw, group=options.group, time=options.time)

@@ -2,7 +2,6 @@
 
 import logging
 import re
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 
 from container.init.facts import facts_of
+from container.init.labels import LabelReading
 from container.init.roles import Column, Role, decide_roles
 from container.preprocessing.labels import LabelCollector, check_classification
 from container.steps.preprocess.data_profile import DataProfile
@@ -37,9 +37,8 @@ class RawTables:
     Attributes:
         parts: the files of each split; of "" if the table is not split.
         columns: in the order of the table.
-        labels: distinct labels, in the order of their codes; counts by label.
         source: index of each row's part. [N] int8
-        codes: of each row's label, -1 without one. [N] int16
+        codes: of each row's label in `labels`, -1 without one. [N] int16
         hashes: of each row, or of its group. [N] uint64
         times: of --time. [N] float64, or None.
         sample: of at most 50,000 rows.
@@ -48,8 +47,7 @@ class RawTables:
 
     parts: Mapping[str, PartFiles]
     columns: Mapping[str, Column]
-    label: str
-    labels: Counter[str]
+    reading: LabelReading
     source: np.ndarray
     codes: np.ndarray
     hashes: np.ndarray
@@ -60,6 +58,15 @@ class RawTables:
     @property
     def rows(self) -> int:
         return len(self.codes)
+
+    @property
+    def label(self) -> str:
+        return self.reading.column
+
+    @property
+    def labels(self) -> Mapping[str, int]:
+        """The rows of each label: numbers by value, then names."""
+        return self.reading.counts
 
     def of_role(self, role: Role) -> list[str]:
         return [column.name for column in self.columns.values() if column.role == role]
@@ -87,12 +94,14 @@ def read_tables(
     scratch: Path,
     group: str | None = None,
     time: str | None = None,
+    label_changes: Sequence[str] = (),
 ) -> RawTables:
     """Return the tables with the roles of their columns.
 
     Args:
         label, given: see `decide_roles`; without a label, the column with one of LABEL_NAMES.
         group: the column whose rows stay together. time: the column by which rows are split.
+        label_changes: --map-label.
 
     Raises:
         ContractError: damaged files, columns that are missing, labels of which no classifier can be trained.
@@ -123,17 +132,18 @@ def read_tables(
             if reader is not None:
                 times.append(reader.parse(part.table[reader.name], origin=part.origin))
     sample = profile.sample
-    _check_labels(label, collector, rows=profile.rows, where=where)
+    texts = {text: collector.counts[text] for text in collector.index}
+    reading = LabelReading.of(label, blank=profile.rows - sum(texts.values()), rows=texts, changes=label_changes)
+    reading.check(where=where)
     assert sample is not None, "two labels are two rows"
     facts = facts_of(sample, rows=profile.rows, missing=profile.missing)
     columns = decide_roles(facts, label=label, given={**_splitting(group, time), **given})
     return RawTables(
         parts=parts,
         columns=columns,
-        label=label,
-        labels=Counter({key: collector.counts[key] for key in collector.index}),
+        reading=reading,
         source=np.concatenate(source),
-        codes=np.concatenate(codes),
+        codes=reading.codes()[np.concatenate(codes)],
         hashes=np.concatenate(hashes),
         times=np.concatenate(times) if times else None,
         sample=sample,
@@ -195,19 +205,3 @@ def _group_hashes(part: TableSlice, group: str | None, own: np.ndarray) -> np.nd
         return own
     has_group = keys(part.table[group]).is_valid().to_numpy(zero_copy_only=False)
     return np.where(has_group, key_hashes(part.table[group], seed=0), own)
-
-
-def _check_labels(label: str, collector: LabelCollector, *, rows: int, where: str) -> None:
-    """Raise ContractError where no classifier can be trained on the labels."""
-    if not rows:
-        raise ContractError(f"{where}: has columns, but no rows", "Name a table with rows.")
-    counts = collector.counts
-    check_classification(label, counts, where=where)
-    if sum(counts.values()) == 1:
-        raise ContractError(f"{where}: has one row with a label", "Provide a table with more rows.")
-    if len(counts) < 2:
-        found = f"only the label {next(iter(counts))!r}" if counts else "no label"
-        raise ContractError(
-            f"{where}: column {label!r} has {found}, but a classifier needs two classes",
-            "Name another column by --label, or provide rows of the other classes.",
-        )

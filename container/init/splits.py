@@ -118,7 +118,7 @@ class Repeated:
 
 
 def write_splits(raw: RawTables, splits: Splits, folders: Mapping[str, Path]) -> Repeated:
-    """Write the rows of each split to its folder, in the input's format (JSON: CSV), with all columns unchanged."""
+    """Write the rows of each split to its folder, in the input's format (JSON: CSV); only labels change."""
     names = next(iter(raw.parts.values())).columns
     suffix = {"json": "csv"}.get(found := next(iter(raw.parts.values())).format, found)
     inputs = [name for name in names if raw.columns[name].role not in ("id", "ignored")]
@@ -129,21 +129,25 @@ def write_splits(raw: RawTables, splits: Splits, folders: Mapping[str, Path]) ->
     writers: list[TableWriter] = []
     with ExitStack() as files:
         for part in raw.tables(names):
+            table = part.table
+            if raw.reading.changes_labels:
+                labels = raw.reading.read(table[raw.label])
+                table = table.set_column(names.index(raw.label), raw.label, labels)
             if not writers:
                 writers = [
-                    files.enter_context(TableWriter(folders[split] / f"{split}.{suffix}", part.table.schema))
+                    files.enter_context(TableWriter(folders[split] / f"{split}.{suffix}", table.schema))
                     for split in SPLITS
                 ]
-            codes = splits.codes[part.first_row : part.first_row + part.table.num_rows]
-            content = {"rows": row_hashes(part.table.select(inputs), seed=0)}
-            content |= {text: key_hashes(part.table[text], seed=0) for text in texts}
+            codes = splits.codes[part.first_row : part.first_row + table.num_rows]
+            content = {"rows": row_hashes(table.select(inputs), seed=0)}
+            content |= {text: key_hashes(table[text], seed=0) for text in texts}
             for split, writer in zip(SPLITS, writers):
                 chosen = codes == _CODES[split]
-                writer.write(part.table.filter(pa.array(chosen)))
+                writer.write(table.filter(pa.array(chosen)))
                 for what, hashes in content.items():
                     seen[what][SPLITS.index(split)].add(pa.array(hashes[chosen].astype(str)))
             for name in ids:
-                repeated_ids.add(part.table[name])
+                repeated_ids.add(table[name])
     return Repeated({what: count_shared(of) for what, of in seen.items()}, repeated_ids.count, repeated_ids.example)
 
 

@@ -31,9 +31,7 @@ def warnings_of(
     Args:
         counts: rows of each label by split.
     """
-    unlabelled = int((raw.codes < 0).sum())
-    if unlabelled:
-        yield f"{unlabelled:,} of {raw.rows:,} rows have no label and are left out."
+    yield from raw.reading.warnings()
     rare = [f"{label} ({sum(rows)})" for label, rows in counts.items() if sum(rows) < FEWEST_ROWS]
     if rare:
         yield f"Fewer than {FEWEST_ROWS} rows have the label {', '.join(rare)}: the model can hardly learn it."
@@ -68,7 +66,7 @@ def _of_few_cells(raw: RawTables) -> Iterator[str]:
 
 def _of_leakage(raw: RawTables) -> Iterator[str]:
     """Yield a sentence for each column that alone predicts the label, measured on the half that it is not fitted on."""
-    labels = pc.fill_null(keys(raw.sample[raw.label]), "").dictionary_encode()
+    labels = pc.fill_null(raw.reading.read(raw.sample[raw.label]), "").dictionary_encode()
     codes = labels.indices.to_numpy()
     known = np.array([name != "" for name in labels.dictionary.to_pylist()])[codes]
     half = np.arange(len(codes)) % 2 == 0
@@ -107,7 +105,7 @@ def _of_labels_in_texts(raw: RawTables) -> Iterator[str]:
     names = [name for name in raw.labels if len(name) >= 3 and re.search("[a-zA-Z]", name)]
     if len(names) < 2:
         return
-    labels = keys(raw.sample[raw.label])
+    labels = raw.reading.read(raw.sample[raw.label])
     for text in raw.of_role("text"):
         own = others = 0
         cells = keys(raw.sample[text])

@@ -82,13 +82,13 @@ def learned_labels(column: str, counts: Mapping[str, int]) -> LabelMap:
     return LabelMap(
         column,
         # Larger numbers stay exact as text.
-        tuple(int(key) if re.fullmatch("0|-?[1-9][0-9]{,17}", key) else key for key in sorted(counts, key=_order)),
+        tuple(int(key) if re.fullmatch("0|-?[1-9][0-9]{,17}", key) else key for key in sorted(counts, key=label_order)),
     )
 
 
 def check_classification(column: str, counts: Mapping[str, int], *, where: str) -> None:
     """Raise ContractError where labels are many numbers, or numbers with decimal places: those of a regression."""
-    values = [_order(key) for key in counts]
+    values = [label_order(key) for key in counts]
     if len(values) <= 2 or not all(kind == 0 for kind, _, _ in values):
         return
     distinct = len(values)
@@ -161,7 +161,8 @@ class LabelCollector:
         self.index[key] = len(self.index)
 
 
-def _order(key: str) -> tuple[int, float, str]:
+def label_order(key: str) -> tuple[int, float, str]:
+    """Return the place of a label among others: numbers by value, then texts alphabetically."""
     try:
         number = float(key)
     except ValueError:

@@ -179,11 +179,83 @@ def test_every_format_gives_the_settings_of_csv(suffix, tmp_path):
     assert settings(JobPaths(tmp_path / "other")) == settings(run_init(tmp_path, raw))
 
 
+def with_labels(*labels: str, **given: Any) -> pd.DataFrame:
+    return raw_table().assign(outcome=np.resize(labels, ROWS), **given)
+
+
+def test_texts_for_no_value_are_no_labels_but_counted(tmp_path, capsys):
+    paths = run_init(tmp_path, with_labels("yes", "no", "no", "NULL", "N/A", "?", " ", "no", "NaN", "yes"))
+    assert settings(paths)["multiclass_categories"] == ["no", "yes"]
+    assert sum(len(split(paths, name)) for name in SPLITS) == ROWS // 2
+    printed = capsys.readouterr().out
+    assert "100 of 200 rows have no label and are left out (empty 20, NULL 20, N/A 20, ? 20, NaN 20)." in printed
+    assert '--map-label "NULL=NULL"' in printed
+
+
+def test_map_label_writes_other_labels(tmp_path, capsys):
+    raw = with_labels("yes", "Yes", "no", "n=o", "N/A", "maybe")
+    changes = ["Yes=yes", "n=o=no", "N/A=N/A", "maybe="]
+    paths = run_init(tmp_path, raw, "--map-label", *changes[:2], "--map-label", *changes[2:])
+    assert settings(paths)["multiclass_categories"] == ["N/A", "no", "yes"]
+    written = pd.concat([split(paths, name) for name in SPLITS]).set_index("ticket")["outcome"]
+    new = {"Yes": "yes", "n=o": "no"}
+    expected = raw[raw["outcome"] != "maybe"].set_index("ticket")["outcome"].replace(new)
+    assert written.sort_index().to_dict() == expected.sort_index().to_dict()
+    assert "33 of 200 rows have no label and are left out (maybe 33)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "cause"),
+    [
+        (["yess=no"], "'yess=no': column 'outcome' has no such label; the similar label 'yes' exists"),
+        (["yes"], "'yes': column 'outcome' has no such label"),
+        (["yes=a", "yes=b"], "label 'yes' has two new labels"),
+        (["yes=no"], "only the label 'no'"),
+        (["yes=NA", "yes=NA", "no=?", "no="], "label 'no' has two new labels"),
+        (["yes="], "only the label 'no' (yes 100: no label)"),
+    ],
+)
+def test_a_change_of_labels_that_does_not_fit_is_named(changes, cause, tmp_path, capsys):
+    run_init(tmp_path, with_labels("yes", "no"), "--map-label", *changes, expect=1)
+    assert cause in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("labels", "warning"),
+    [
+        (["yes", "yes", "Yes", "no"], "differ only by case, blanks or accents: yes 100, Yes 50. To join: "
+         '--map-label "Yes=yes".'),
+        (["sí", "sí", "si", "no"], '--map-label "si=sí"'),
+        (["in arbeit", "in arbeit", "in  arbeit", "fertig"], '--map-label "in  arbeit=in arbeit"'),
+        (["api", "ui", "api|ui", "ui|api"], "outcome: 100 rows have several labels, e.g. 'api|ui'. A model"),
+        (["Sci/Tech", "World", "Sports/Games"], None),
+        (["1,5", "2,5", "3,5"], None),
+        (["none", "mild", "severe"], "'none' is read as a label. If it means no label: --map-label \"none=\""),
+        (["+", "-"], None),
+    ],
+)  # fmt: skip
+def test_labels_that_may_mean_something_else_are_named(labels, warning, tmp_path, capsys):
+    run_init(tmp_path, with_labels(*labels))
+    printed = capsys.readouterr().out
+    assert (
+        "label" not in re.sub("--label|.*rarest.*|.*rows have the label.*", "", printed.partition("Warning")[2])
+        if warning is None
+        else warning in printed
+    )
+
+
+def test_labels_are_in_their_order_in_every_list(tmp_path, capsys):
+    paths = run_init(tmp_path, with_labels("b", "10", "9", "a"))
+    assert settings(paths)["multiclass_categories"] == [9, 10, "a", "b"]
+    assert "Labels of outcome: 9 25.0%, 10 25.0%, a 25.0%, b 25.0%." in capsys.readouterr().out
+    rows = (paths.root / "init.md").read_text().partition("## Rows of each label")[2]
+    assert re.findall(r"^\| (\w+) \| [0-9]", rows, re.MULTILINE) == ["9", "10", "a", "b"]
+
+
 @pytest.mark.parametrize(
     ("changed", "warning"),
     [
         (lambda raw: raw.assign(won=raw["outcome"].map({"yes": "w", "no": "l"})), "won: predicts 100.0% of the labels"),
-        (lambda raw: raw, None),
         (lambda raw: raw.assign(alley=np.where(raw.index % 20 > 0, "None", np.where(raw.index % 3, "Gr", "Pa"))), None),
         (lambda raw: raw.assign(outcome=raw["outcome"].where(raw.index > 2, "rare")), "the label rare (3)"),
         (lambda raw: raw.assign(outcome=raw["outcome"].where(raw.index > 2)), "3 of 200 rows have no label"),

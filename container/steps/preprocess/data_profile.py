@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from container.preprocessing.labels import label_order
 from container.tables.channel_files import Origin
 from container.tables.duplicate_ids import DuplicateIds, count_shared
 from container.tables.values import MISSING_NUMBERS, contiguous, keys, numbers
@@ -110,7 +111,7 @@ class DataProfile:
             about: further facts, which come first.
         """
         sample = self.sample
-        order = sorted(range(len(labels)), key=lambda code: labels[code])
+        order = sorted(range(len(labels)), key=lambda code: label_order(labels[code]))
         splits = {
             name: {
                 "rows": int(counts.sum()),
