@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from container.preprocessing.labels import check_classification, label_order
+from container.preprocessing.labels import LabelCollector, check_classification, label_order
 from container.tables.values import MISSING_NUMBERS, keys
 from contracts.errors import ContractError
 from contracts.spelling import SIMILAR, counted, did_you_mean
@@ -38,30 +38,35 @@ class LabelReading:
     new: Mapping[str, str | None]
 
     @classmethod
-    def of(cls, column: str, *, blank: int, rows: Mapping[str, int], changes: Sequence[str]) -> "LabelReading":
-        """Return the reading of the texts of a column.
+    def of(cls, texts: LabelCollector, *, rows: int, changes: Sequence[str], where: str) -> "LabelReading":
+        """Return the reading of a column.
 
         Args:
+            rows: of the table.
             changes: OLD=NEW; nothing after the sign is no label.
 
         Raises:
-            ContractError: an old label that the table lacks, or that has two new ones.
+            ContractError: an old label that the table lacks or that has two new ones, or labels of which no classifier
+                can be trained.
         """
-        new: dict[str, str | None] = {text: None if text.lower() in _NO_LABEL else text for text in rows}
+        column, counts = texts.column, {text: texts.counts[text] for text in texts.index}
+        new: dict[str, str | None] = {text: None if text.lower() in _NO_LABEL else text for text in counts}
         changed: dict[str, str | None] = {}
         for change in changes:
             places = [i for i, sign in enumerate(change) if sign == "="]
             pairs = keys(pa.array([part for i in places for part in (change[:i], change[i + 1 :])], pa.string()))
-            old, label = next((pair for pair in zip(*[iter(pairs.to_pylist())] * 2) if pair[0] in rows), (None, None))
+            old, label = next((pair for pair in zip(*[iter(pairs.to_pylist())] * 2) if pair[0] in counts), (None, None))
             if old is None:
-                hint = did_you_mean(change.partition("=")[0], rows, hint=SIMILAR.replace("column", "label"))
+                hint = did_you_mean(change.partition("=")[0], counts, hint=SIMILAR.replace("column", "label"))
                 raise ContractError(
                     f"--map-label: {change!r}: column {column!r} has no such label{hint}",
                     'Write "OLD=NEW" with a label of the table, or "OLD=" for rows without a label.',
                 )
             if changed.setdefault(old, label) != label:
                 raise ContractError(f"--map-label: label {old!r} has two new labels", "Give it one.")
-        return cls(column, blank, rows, {**new, **changed})
+        reading = cls(column, rows - sum(counts.values()), counts, {**new, **changed})
+        reading._check(where=where)
+        return reading
 
     @cached_property
     def counts(self) -> Counter[str]:
@@ -92,7 +97,7 @@ class LabelReading:
         new = pa.array(list(self.new.values()), pa.string())
         return new.take(pc.index_in(keys(column), value_set=pa.array(list(self.new), pa.string()), skip_nulls=True))
 
-    def check(self, *, where: str) -> None:
+    def _check(self, *, where: str) -> None:
         """Raise ContractError where no classifier can be trained on the labels."""
         if not self.blank and not self.rows:
             raise ContractError(f"{where}: has columns, but no rows", "Name a table with rows.")

@@ -109,8 +109,7 @@ def read_tables(
     parts = _parts(inputs, scratch)
     nested = next(iter(parts.values())).nested
     parts = {split: part.single_valued() for split, part in parts.items()}
-    names = next(iter(parts.values())).columns
-    where = str(inputs[0])
+    names, where = next(iter(parts.values())).columns, str(inputs[0])
     label = _label_name(names, where) if label is None else label
     check_present((label, *filter(None, (group, time))), names, where)
     collector = LabelCollector(label, allowed=1 << 31)
@@ -132,9 +131,7 @@ def read_tables(
             if reader is not None:
                 times.append(reader.parse(part.table[reader.name], origin=part.origin))
     sample = profile.sample
-    texts = {text: collector.counts[text] for text in collector.index}
-    reading = LabelReading.of(label, blank=profile.rows - sum(texts.values()), rows=texts, changes=label_changes)
-    reading.check(where=where)
+    reading = LabelReading.of(collector, rows=profile.rows, changes=label_changes, where=where)
     assert sample is not None, "two labels are two rows"
     facts = facts_of(sample, rows=profile.rows, missing=profile.missing)
     columns = decide_roles(facts, label=label, given={**_splitting(group, time), **given})
