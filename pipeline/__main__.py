@@ -8,7 +8,6 @@ from pathlib import Path
 from contracts.errors import ContractError
 from contracts.input_files import check_root
 from pipeline.config_file import load_config
-from pipeline.estimate import print_estimate
 
 _ROOT = Path("pipeline_run")
 
@@ -38,12 +37,9 @@ def _run(options: argparse.Namespace) -> int:
 
         with aws_errors(f"{options.command} of {config.name!r}"):
             print(upsert(config) if options.command == "upsert" else start(config, _pairs(options.set)))
-        if options.command == "upsert":
-            print_estimate(config)  # before an execution costs money
         return 0
     from pipeline.local.run import run
 
-    print_estimate(config)
     return run(config, options.root.absolute(), image=options.docker)
 
 

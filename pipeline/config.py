@@ -9,12 +9,12 @@ from contracts.serving import CSV, MOST_TRANSFORM_MIB, PAYLOAD_MIB, TRANSFORM_RE
 from contracts.tuning import Tuning
 from contracts.value_types import LARGEST_NUMBER, Json, MetricOfSplit, Number, Tags, TrackingName, TrackingUri
 from pipeline.config_aws import Aws
-from pipeline.config_types import Approval, CardText, Image, InstanceType, JsonPath, Name, Section
+from pipeline.config_types import Approval, CardText, Image, JsonPath, Name, Section
 from pipeline.json_path import reads_cells
 
 _SHARED: tuple[str, ...] = ("metric", "trials", "max_hours", "parallel", "space")  # settings of both engines
 # Quotas of the service that cannot be raised: https://docs.aws.amazon.com/sagemaker/latest/dg/automatic-model-tuning-limits.html
-_TUNER_HOURS = (1 / 30, 30 * 24)  # MaxRuntimeInSeconds is at least 120
+_TUNER_HOURS = 30 * 24
 _MOST_TRIALS = {"Bayesian": 750, "Random": 10_000}
 _MOST_PARALLEL = 100
 _MOST_SETTINGS = 30
@@ -44,10 +44,8 @@ class Search(Tuning):
         return self
 
     def _check_quotas(self) -> None:
-        lowest, highest = _TUNER_HOURS
-        if self.max_hours is not None and not lowest <= self.max_hours <= highest:
-            raise ValueError(f"max_hours must be from {lowest:.3f} to {highest:,} with engine: sagemaker")
         for name, value, most in (
+            ("max_hours", self.max_hours or 0, _TUNER_HOURS),
             ("trials", self.trials, _MOST_TRIALS[self.strategy]),
             ("parallel", self.parallel or 1, _MOST_PARALLEL),
             ("the number of settings in space", len(self.space or {}), _MOST_SETTINGS),
@@ -134,12 +132,12 @@ class Registration(Section):
     intended_uses: CardText = Field(default="", description="Model card: the intended uses.")
     risk_rating: Literal["High", "Medium", "Low", "Unknown"] = Field(default="Unknown", description="Model card: risk.")
     caveats: CardText = Field(default="", description="Model card: caveats and recommendations.")
-    inference_instances: tuple[InstanceType, ...] = Field(
+    inference_instances: tuple[str, ...] = Field(
         default=("ml.m5.large", "ml.m5.xlarge", "ml.c5.xlarge"),
         min_length=1,
         description="Instance types for endpoints.",
     )
-    transform_instances: tuple[InstanceType, ...] = Field(
+    transform_instances: tuple[str, ...] = Field(
         default=("ml.m5.xlarge",), min_length=1, description="Instance types for batch transform."
     )
 

@@ -5,45 +5,27 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from contracts.steps import PYTORCH_TRAINING
-from pipeline.config_types import (
-    Bucket,
-    CacheAge,
-    Image,
-    InstanceType,
-    KeyPrefix,
-    KmsKey,
-    Name,
-    NetworkId,
-    Region,
-    Role,
-    S3Folder,
-    Section,
-    SnsTopic,
-    TagKey,
-    TagValue,
-    in_directory_bucket,
-)
+from pipeline.config_types import CacheAge, Image, KeyPrefix, Name, S3Folder, Section, TagKey, in_directory_bucket
 
-LONGEST_PROCESSING = 432_000  # the service's quota of a processing job's duration in s; botocore's model allows 9 days
+# The service's quotas of a job's duration in s, which botocore's model lacks.
+LONGEST_TRAINING = 2_419_200
+LONGEST_PROCESSING = 432_000
 
 
 class Machine(Section):
     """The instances of a step."""
 
-    instance_type: InstanceType = Field(default="ml.m5.xlarge", description="Instance type.")
+    instance_type: str = Field(default="ml.m5.xlarge", description="Instance type.")
     instance_count: int = Field(
         default=1,
         ge=1,
-        le=100,
         description="Instances; only TabularPreprocessing, PyTorchTraining and BatchScore can have several.",
     )
-    volume_gb: int = Field(
-        default=30, ge=1, le=16384, description="Size of the storage volume, in GiB; not for BatchScore."
-    )
+    volume_gb: int = Field(default=30, ge=1, description="Size of the storage volume, in GiB; not for BatchScore.")
     max_runtime_seconds: int = Field(
         default=86_400,
         ge=60,
-        le=2_419_200,
+        le=LONGEST_TRAINING,
         description=f"Maximum duration; at most {LONGEST_PROCESSING:,} (5 days) except for training; not for "
         "BatchScore.",
     )
@@ -59,7 +41,7 @@ class Spot(Section):
     max_wait_seconds: int = Field(
         default=_SPOT_WAIT,
         ge=60,
-        le=2_419_200,
+        le=LONGEST_TRAINING,
         description="Maximum waiting and running time; at least max_runtime_seconds.",
     )
 
@@ -73,8 +55,8 @@ class Spot(Section):
 class InstanceGroup(Section):
     """A group of equal instances of a training job."""
 
-    instance_type: InstanceType = Field(description="Instance type.")
-    instance_count: int = Field(default=1, ge=1, le=100, description="Instances.")
+    instance_type: str = Field(description="Instance type, such as ml.m5.xlarge.")
+    instance_count: int = Field(default=1, ge=1, description="Instances.")
 
 
 class Training(Section):
@@ -84,13 +66,13 @@ class Training(Section):
         default="File", description="File: download the channels first; FastFile: read them from S3 on demand."
     )
     instance_groups: dict[Name, InstanceGroup] = Field(
-        default={}, max_length=5, description="Instances by group, instead of those of aws.steps.PyTorchTraining."
+        default={}, description="Instances by group, instead of those of aws.steps.PyTorchTraining."
     )
     training_group: str | None = Field(
         default=None, description="The group that trains and receives the channels; the other hosts exit with code 0."
     )
     keep_alive_seconds: int = Field(
-        default=0, ge=0, le=21_600, description="Keep the instances for the next training (warm pool); they are billed."
+        default=0, ge=0, description="Keep the instances for the next training (warm pool); they are billed."
     )
     tensorboard: bool = Field(default=False, description="Upload TensorBoard's files while the job runs.")
 
@@ -116,15 +98,15 @@ class Retries(Section):
 class EndpointInstances(Section):
     """The instances of an endpoint."""
 
-    instance_type: InstanceType = Field(default="ml.m5.xlarge", description="Instance type.")
-    instance_count: int = Field(default=1, ge=1, le=1_000, description="Instances of a new endpoint.")
+    instance_type: str = Field(default="ml.m5.xlarge", description="Instance type.")
+    instance_count: int = Field(default=1, ge=1, description="Instances of a new endpoint.")
 
 
 class RealTime(EndpointInstances):
     """An endpoint on instances that always run: answers within 60 s."""
 
     capture_percent: int = Field(
-        default=0, ge=0, le=100, description="Share of the requests and answers that are saved in S3; 0: none."
+        default=0, description="Share of the requests and answers that are saved in S3; 0: none."
     )
 
 
@@ -132,7 +114,7 @@ class Serverless(Section):
     """An endpoint without instances: billed by request, with a cold start, without network isolation."""
 
     memory_mb: Literal[1024, 2048, 3072, 4096, 5120, 6144] = Field(default=4096, description="Memory, in MiB.")
-    concurrency: int = Field(default=5, ge=1, le=200, description="Requests at a time.")
+    concurrency: int = Field(default=5, description="Requests at a time.")
 
 
 class Asynchronous(EndpointInstances):
@@ -142,10 +124,10 @@ class Asynchronous(EndpointInstances):
         default=None, description="Folder of the answers, not in a directory bucket. Default: below prefix."
     )
     concurrency: int | None = Field(
-        default=None, ge=1, le=1_000, description="Requests at a time, for each instance. Default: the service decides."
+        default=None, description="Requests at a time, for each instance. Default: the service decides."
     )
-    success_topic: SnsTopic | None = Field(default=None, description="ARN of an SNS topic for answers.")
-    error_topic: SnsTopic | None = Field(default=None, description="ARN of an SNS topic for errors.")
+    success_topic: str | None = Field(default=None, description="ARN of an SNS topic for answers.")
+    error_topic: str | None = Field(default=None, description="ARN of an SNS topic for errors.")
 
     @model_validator(mode="after")
     def _output_is_in_a_general_purpose_bucket(self) -> Self:
@@ -172,12 +154,12 @@ class Deploy(Section):
 class Aws(Section):
     """The pipeline on AWS; `run` does not need this section."""
 
-    region: Region = Field(description="Region.")
-    role: Role = Field(description="ARN of the role that jobs assume.")
+    region: str = Field(description="Region, such as eu-west-1.")
+    role: str = Field(description="ARN of the role that jobs assume, such as arn:aws:iam::111122223333:role/trainer.")
     image: Image = Field(
         description="The image by digest: REPOSITORY@sha256:..., so that the step cache recognizes a new image."
     )
-    bucket: Bucket = Field(description="Bucket for all outputs; not a directory bucket.")
+    bucket: str = Field(description="Bucket for all outputs; not a directory bucket.")
     prefix: KeyPrefix = Field(default="pipelines", description="Key prefix in the bucket.")
     inputs: dict[str, S3Folder] = Field(default={}, description="S3 URIs of the external inputs, by logical name.")
     steps: dict[str, Machine] = Field(default={}, description="Instances by step name. Default: one ml.m5.xlarge.")
@@ -189,23 +171,20 @@ class Aws(Section):
         default="P30D",
         description="Age after which a cached step runs again; null: no step cache.",
     )
-    kms_key: KmsKey | None = Field(
+    kms_key: str | None = Field(
         default=None,
-        description="KMS key of outputs, and of volumes on instance types without local storage. Default: AWS managed "
-        "keys.",
+        description="ID, alias or ARN of the KMS key of outputs, and of volumes on instance types without local "
+        "storage. Default: AWS managed keys.",
     )
-    subnets: tuple[NetworkId, ...] = Field(default=(), max_length=16, description="VPC subnets; with security_groups.")
-    security_groups: tuple[NetworkId, ...] = Field(
-        default=(), max_length=5, description="VPC security groups; with subnets."
-    )
+    subnets: tuple[str, ...] = Field(default=(), description="VPC subnets; with security_groups.")
+    security_groups: tuple[str, ...] = Field(default=(), description="VPC security groups; with subnets.")
     network_isolation: bool = Field(
         default=True,
         description="Jobs and hosted models have no network except between a job's hosts.",
     )
     encrypt_traffic: bool = Field(default=False, description="Encrypt traffic between a job's hosts.")
-    tags: dict[TagKey, TagValue] = Field(
+    tags: dict[TagKey, str] = Field(
         default={},
-        max_length=50,
         description="Tags of the pipeline and of its jobs. One that is removed later stays on the pipeline.",
     )
 

@@ -1,4 +1,7 @@
-"""Types that several sections of a pipeline's configuration share."""
+"""Types that several sections of a pipeline's configuration share.
+
+Patterns and limits of SageMaker are not repeated here: aws/limits.py takes them from botocore's model.
+"""
 
 from typing import Annotated, Literal
 
@@ -9,7 +12,6 @@ from pipeline.json_path import compile_path
 
 Name = Annotated[
     str,
-    StringConstraints(max_length=63),
     Pattern(
         "[A-Za-z0-9](-*[A-Za-z0-9])*",
         "a name of ASCII letters, digits and hyphens, with a letter or digit at both ends",
@@ -43,37 +45,17 @@ def check_json_path(path: str) -> str:
     return path
 
 
-Bucket = Annotated[
-    str,
-    Pattern("[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]", "a bucket's name, of 3 to 63 letters a to z, digits, dots and hyphens"),
-]
 S3Folder = Annotated[
     str,
-    StringConstraints(max_length=1024),
     Pattern(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?", "an S3 URI, such as s3://bucket/folder/"),
     AfterValidator(check_s3_folder),
 ]
 KeyPrefix = Annotated[
     str,
-    StringConstraints(max_length=512),
     Pattern(
         r"[A-Za-z0-9!_.*'()-]+(/[A-Za-z0-9!_.*'()-]+)*",
         "a key prefix: names of ASCII letters, digits and !_.*'()-, divided by single slashes",
     ),
-]
-Region = Annotated[str, Pattern("[a-z]{2,}(-[a-z]+)+-[0-9]", "a region, such as eu-west-1")]
-Role = Annotated[
-    str,
-    StringConstraints(max_length=2048),
-    Pattern(
-        r"arn:aws[a-z-]*:iam::[0-9]{12}:role/[a-zA-Z0-9+=,.@/_-]+",
-        "the ARN of a role, such as arn:aws:iam::111122223333:role/trainer",
-    ),
-]
-KmsKey = Annotated[
-    str,
-    StringConstraints(max_length=2048),
-    Pattern("[a-zA-Z0-9:/_-]+", "the ID, the alias or the ARN of a KMS key"),
 ]
 CacheAge = Annotated[
     str,
@@ -82,26 +64,12 @@ CacheAge = Annotated[
         "a duration in days, hours and minutes, such as P30D, PT12H or P1DT6H30M",
     ),
 ]
-InstanceType = Annotated[str, Pattern(r"ml\.[a-z0-9-]+\.[a-z0-9-]+", "an instance type, such as ml.m5.xlarge")]
 Image = Annotated[
     str,
-    StringConstraints(max_length=255),
     Pattern(r"[^\s@]+@sha256:[0-9a-f]{64}", "an image with its digest: REPOSITORY@sha256: and 64 hexadecimal digits"),
 ]
-NetworkId = Annotated[str, Pattern("[-0-9a-zA-Z]{1,32}", "an ID of up to 32 letters, digits and hyphens")]
-_SPACES = r"\u0020\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000"  # Unicode's separators
-_TAG = Pattern(rf"[\w.:/=+\-@{_SPACES}]*", "a text of letters, digits, spaces and _.:/=+-@")
-TagKey = Annotated[str, StringConstraints(min_length=1, max_length=128), _TAG, AfterValidator(check_tag_key)]
-TagValue = Annotated[str, StringConstraints(max_length=256), _TAG]
-JsonPath = Annotated[
-    str,
-    StringConstraints(max_length=63),
-    Pattern(r"\$.*", "a path that begins with $"),
-    AfterValidator(check_json_path),
-]
-SnsTopic = Annotated[
-    str, Pattern(r"arn:aws[a-z-]*:sns:[a-z0-9-]*:[0-9]{12}:[a-zA-Z0-9_.-]+", "the ARN of an SNS topic")
-]
+TagKey = Annotated[str, AfterValidator(check_tag_key)]
+JsonPath = Annotated[str, Pattern(r"\$.*", "a path that begins with $"), AfterValidator(check_json_path)]
 CardText = Annotated[str, StringConstraints(max_length=1024)]
 Approval = Literal["PendingManualApproval", "Approved", "Rejected"]
 

@@ -7,11 +7,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from contracts.errors import ContractError
 from contracts.steps import PYTORCH_TRAINING
-from pipeline.config import PipelineConfig
 from pipeline.config_aws import Aws, Machine
-from pipeline.plan import make_plan
+from pipeline.plan import Plan
 
 _CATALOGUE = Path(__file__).parents[1] / "container" / "planning" / "catalogue.json"
 _ROWS = 100_000  # of the printed cost: the rows of an execution are not known here
@@ -19,19 +17,13 @@ _TOKENS = 512
 _TIMEOUT = 300.0  # seconds
 
 
-def print_estimate(config: PipelineConfig) -> None:
+def print_estimate(aws: Aws, plan: Plan) -> None:
     """Print memory, time and cost of the training on stderr, if the catalogue of plan has its instance type.
 
     An estimate that fails is left out: it must not stop a pipeline.
     """
-    if config.aws is None:
-        return
-    instance = training_instance(config.aws)
+    instance, settings = training_instance(aws), plan.hyperparameters
     if instance not in json.loads(_CATALOGUE.read_text("utf-8"))["instances"]:
-        return
-    try:
-        settings = make_plan(config, config.aws.inputs, section="aws.inputs").hyperparameters
-    except ContractError:  # the commands that need the section report it
         return
     tokens = int(float(settings.get("max_sen_len", _TOKENS)))
     with tempfile.TemporaryDirectory(prefix="estimate-") as folder:
@@ -39,7 +31,7 @@ def print_estimate(config: PipelineConfig) -> None:
         command = [
             sys.executable, "-m", "container", "plan", "--root", folder,
             "--hyperparameters", str(Path(folder, "given.json")), "--rows", str(_ROWS), "--tokens", str(tokens),
-            "--instance", instance, "--hosts", str(config.aws.training_hosts),
+            "--instance", instance, "--hosts", str(aws.training_hosts),
         ]  # fmt: skip
         try:
             ended = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)

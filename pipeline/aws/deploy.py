@@ -15,9 +15,9 @@ from contracts.errors import ContractError, shown
 from contracts.json_text import parse_json
 from contracts.spelling import did_you_mean
 from contracts.steps import BATCH_SCORE, PYTORCH_TRAINING
-from pipeline.aws.definition import aws_plan, checked_definition, checkpoint_key, specs_of
+from pipeline.aws.definition import checked_definition
 from pipeline.aws.errors import aws_errors
-from pipeline.aws.jobs import has_volume, home_of, job_tags, upload_settings, write_object
+from pipeline.aws.jobs import has_volume, upload_settings, write_object
 from pipeline.aws.parameters import (
     CHECKPOINT_KEY,
     HYPERPARAMETER_PREFIX,
@@ -26,16 +26,19 @@ from pipeline.aws.parameters import (
     INSTANCE_TYPE,
     THRESHOLD,
     TO_BEAT,
+    AwsPlan,
     ParameterSpec,
     data_key_parameter,
     instance_count_parameter,
 )
+from pipeline.aws.resolve import aws_plan
 from pipeline.aws.session import aws_session
 from pipeline.checks import check_encoders_without_network
 from pipeline.condition import limit_to_beat, measured_value
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Aws, Machine
 from pipeline.config_types import S3Folder
+from pipeline.estimate import print_estimate
 from pipeline.graph import inputs_of
 from pipeline.plan import make_plan
 
@@ -48,18 +51,19 @@ _LONGEST_REQUEST = 100 << 10  # bytes of a definition; a longer one is sent as a
 
 def upsert(config: PipelineConfig) -> str:
     """Create or update the pipeline, and return its ARN."""
-    aws, plan = aws_plan(config)
-    definition = checked_definition(config)  # nothing is sent before this check
+    resolved = aws_plan(config)
+    aws, definition = resolved.aws, checked_definition(resolved)  # nothing is sent before this check
     session = aws_session(aws.region)
     sagemaker, s3 = session.client("sagemaker"), session.client("s3")
-    upload_settings(config, plan, s3)
+    upload_settings(resolved, s3)
     request = {
         "PipelineName": config.name,
         "RoleArn": aws.role,
         "PipelineDescription": _described(config),
-        **_definition_argument(config, definition, s3),
+        **_definition_argument(resolved, definition, s3),
     }
-    tags = {"Tags": job_tags(aws)} if aws.tags else {}
+    tags = {"Tags": resolved.tags} if aws.tags else {}
+    print_estimate(aws, resolved.plan)  # before an execution costs money
     try:
         return sagemaker.create_pipeline(**request, **tags)["PipelineArn"]
     except sagemaker.exceptions.ClientError as error:
@@ -72,14 +76,13 @@ def upsert(config: PipelineConfig) -> str:
     return arn
 
 
-def _definition_argument(config: PipelineConfig, definition: str, s3: Any) -> dict[str, Any]:
+def _definition_argument(resolved: AwsPlan, definition: str, s3: Any) -> dict[str, Any]:
     """Return the argument with the definition; upload a long one, and return its location."""
-    assert config.aws is not None
     content = definition.encode()
     if len(content) < _LONGEST_REQUEST:
         return {"PipelineDefinition": definition}
-    uri = f"{home_of(config)}/definitions/{hashlib.sha256(content).hexdigest()[:16]}.json"
-    bucket, key = write_object(config.aws, s3, uri=uri, content=content)
+    uri = f"{resolved.home}/definitions/{hashlib.sha256(content).hexdigest()[:16]}.json"
+    bucket, key = write_object(resolved.aws, s3, uri=uri, content=content)
     return {"PipelineDefinitionS3Location": {"Bucket": bucket, "ObjectKey": key}}
 
 
@@ -92,15 +95,15 @@ def start(config: PipelineConfig, overrides: Mapping[str, str]) -> str:
     Raises:
         ContractError: an unknown parameter, an invalid value, an input without objects, or the pipeline does not exist.
     """
-    aws, plan = aws_plan(config)
-    specs = specs_of(config)
-    values = parse_overrides(config, specs, overrides)
+    resolved = aws_plan(config)
+    aws, plan, specs = resolved.aws, resolved.plan, resolved.specs
+    values = parse_overrides(resolved, overrides)
     if values:
-        checked_definition(config, values)
-        _check_storage(config, specs, values)
+        checked_definition(resolved, values)
+        _check_storage(resolved, values)
     session = aws_session(aws.region)
     client, s3 = session.client("sagemaker"), session.client("s3")
-    _require_upserted(config, specs, client)
+    _require_upserted(resolved, client)
     if TO_BEAT in specs and TO_BEAT not in values:
         registered = registered_metric(config, client, s3)
         if registered is None:
@@ -113,7 +116,7 @@ def start(config: PipelineConfig, overrides: Mapping[str, str]) -> str:
             tags = sorted(each for name in step.outside for each in data[name])
             values.setdefault(parameter, hashlib.sha256("\n".join(tags).encode()).hexdigest()[:16])
     changed = {name: value for name, value in values.items() if _read(value) != _read(specs[name].default)}
-    values.setdefault(CHECKPOINT_KEY, checkpoint_key(config, plan, changed, data=data))
+    values.setdefault(CHECKPOINT_KEY, resolved.checkpoint_key(changed, data=data))
     response = client.start_pipeline_execution(
         PipelineName=config.name,
         PipelineParameters=[{"Name": name, "Value": str(value)} for name, value in sorted(values.items())],
@@ -135,19 +138,19 @@ def _described(config: PipelineConfig) -> str:
     return f"{_WRITTEN} from the configuration with the digest {digest}."
 
 
-def _require_upserted(config: PipelineConfig, specs: Mapping[str, ParameterSpec], client: Any) -> None:
+def _require_upserted(resolved: AwsPlan, client: Any) -> None:
     """Raise ContractError unless the pipeline exists and `upsert` wrote it from this configuration.
 
     After an edit without `upsert`, the execution would have the earlier steps, and the later values that `start` sends.
     """
-    assert config.aws is not None
+    config, specs = resolved.config, resolved.specs
     try:
         deployed = client.describe_pipeline(PipelineName=config.name)
     except client.exceptions.ClientError as error:
         if not _is_missing(error, config.name):
             raise
         raise ContractError(
-            f"pipeline {config.name!r}: does not exist in {config.aws.region}", "Create it: python -m pipeline upsert"
+            f"pipeline {config.name!r}: does not exist in {resolved.aws.region}", "Create it: python -m pipeline upsert"
         ) from None
     description = deployed.get("PipelineDescription", "")
     if description == _described(config):
@@ -173,10 +176,9 @@ def _is_missing(error: Any, name: str) -> bool:
     return code in ("ResourceNotFound", "ResourceNotFoundException", "ValidationException") and name in text
 
 
-def parse_overrides(
-    config: PipelineConfig, specs: Mapping[str, ParameterSpec], overrides: Mapping[str, str]
-) -> dict[str, Any]:
+def parse_overrides(resolved: AwsPlan, overrides: Mapping[str, str]) -> dict[str, Any]:
     """Return the values of parameters, parsed and checked like the configuration's values."""
+    config, aws, specs = resolved.config, resolved.aws, resolved.specs
     values: dict[str, Any] = {}
     for name, text in overrides.items():
         spec = specs.get(name)
@@ -192,22 +194,19 @@ def parse_overrides(
             raise ContractError(f"parameter {name}: {text!r} is invalid", f"Use one of: {', '.join(spec.choices)}.")
         try:
             _check_value(config, spec, values[name])
-        except ValidationError as error:
-            reason = error.errors()[0]["msg"]
-            raise ContractError(f"parameter {name}: {shown(text)} is invalid: {reason}", spec.about) from None
         except ValueError as error:
-            raise ContractError(f"parameter {name}: {shown(text)} is invalid: {error}", spec.about) from None
+            reason = error.errors()[0]["msg"] if isinstance(error, ValidationError) else error
+            raise ContractError(f"parameter {name}: {shown(text)} is invalid: {reason}", spec.about) from None
     hyperparameters = {
         name.removeprefix(HYPERPARAMETER_PREFIX): value
         for name, value in values.items()
         if name.startswith(HYPERPARAMETER_PREFIX)
     }
-    assert config.aws is not None
-    hosts = values.get(instance_count_parameter(PYTORCH_TRAINING.name), config.aws.training_hosts)
+    hosts = values.get(instance_count_parameter(PYTORCH_TRAINING.name), aws.training_hosts)
     changed = config.model_copy(update={"hyperparameters": {**config.hyperparameters, **hyperparameters}})
-    plan = make_plan(changed, config.aws.inputs, section="aws.inputs", hosts=hosts)
-    if config.aws.network_isolation:
-        check_encoders_without_network(plan.encoders, config.aws.inputs)
+    plan = make_plan(changed, aws.inputs, section="aws.inputs", hosts=hosts)
+    if aws.network_isolation:
+        check_encoders_without_network(plan.encoders, aws.inputs)
     return values
 
 
@@ -225,15 +224,14 @@ def _check_value(config: PipelineConfig, spec: ParameterSpec, value: Any) -> Non
         raise ValueError("it may contain only letters, digits and hyphens")
 
 
-def _check_storage(config: PipelineConfig, specs: Mapping[str, ParameterSpec], values: Mapping[str, Any]) -> None:
+def _check_storage(resolved: AwsPlan, values: Mapping[str, Any]) -> None:
     """Raise ContractError for an instance type whose storage differs from the default's.
 
     The definition has a KMS key of volumes or not; SageMaker refuses one with local storage.
     """
-    assert config.aws is not None
     for name, given in values.items():
-        default = specs[name].default
-        if name.endswith(INSTANCE_TYPE) and config.aws.kms_key and has_volume(given) != has_volume(str(default)):
+        default = resolved.specs[name].default
+        if name.endswith(INSTANCE_TYPE) and resolved.aws.kms_key and has_volume(given) != has_volume(str(default)):
             with_storage, without = (default, given) if has_volume(given) else (given, default)
             raise ContractError(
                 f"parameter {name}: {given} cannot replace {default}: {with_storage} has local storage, with which "

@@ -1,7 +1,7 @@
 """Build the SDK's ProcessingStep from a step's contract and plan, and the parts that all steps share."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,24 +12,31 @@ from pipeline.aws.errors import aws_errors
 from pipeline.aws.parameters import (
     HYPERPARAMETER_PREFIX,
     INPUT_PREFIX,
+    AwsPlan,
     data_key_parameter,
     instance_count_parameter,
     instance_type_parameter,
-    machine_of,
 )
-from pipeline.config import PipelineConfig
 from pipeline.config_aws import Aws
 from pipeline.graph import source
-from pipeline.plan import Plan, StepPlan
+from pipeline.plan import StepPlan
 
 ENTRYPOINT = ("python", "-m", "container")  # the image's entry point
 CONDITION_FILE = "decision"
+ABSENT: tuple[Any, ...] = (None, {}, [])  # values of arguments that are left out
+_DESCRIBED = {  # botocore's shapes of what a step has as properties
+    "Processing": ["DescribeProcessingJobResponse"],
+    "Training": ["DescribeTrainingJobResponse"],
+    "Tuning": ["DescribeHyperParameterTuningJobResponse", "ListTrainingJobsForHyperParameterTuningJobResponse"],
+    "Model": ["DescribeModelOutput"],
+    "EndpointConfig": ["DescribeEndpointConfigOutput"],
+}
 # Families with local NVMe storage that SDK 3.27 does not know: https://aws.amazon.com/ec2/instance-types/p6/
 _LOCAL_STORAGE = ("p6-b300", "p6e-gb200")
 
 
 @dataclass(frozen=True)
-class Build:
+class Build(AwsPlan):
     """The state of building a pipeline.
 
     Attributes:
@@ -37,35 +44,17 @@ class Build:
         steps: the SDK's steps so far, by contract name.
     """
 
-    config: PipelineConfig
-    plan: Plan
     session: Any
     parameters: Mapping[str, Any]
     steps: dict[str, Any]
 
-    @property
-    def aws(self) -> Aws:
-        assert self.config.aws is not None
-        return self.config.aws
 
-    @property
-    def home(self) -> str:
-        return home_of(self.config)
-
-
-def home_of(config: PipelineConfig) -> str:
-    """Return the S3 folder of everything that this pipeline writes."""
-    assert config.aws is not None
-    return f"s3://{config.aws.bucket}/{config.aws.prefix}/{config.name}"
-
-
-def upload_settings(config: PipelineConfig, plan: Plan, s3: Any) -> None:
+def upload_settings(resolved: AwsPlan, s3: Any) -> None:
     """Write the input settings of each step that has one."""
-    assert config.aws is not None
-    for step in plan.steps:
+    for step in resolved.plan.steps:
         if step.in_file:
-            uri = f"{_settings_uri(config, step)}/{SETTINGS_FILE}"
-            write_object(config.aws, s3, uri=uri, content=step.settings_file.encode())
+            uri = f"{_settings_uri(resolved, step)}/{SETTINGS_FILE}"
+            write_object(resolved.aws, s3, uri=uri, content=step.settings_file.encode())
 
 
 def write_object(aws: Aws, s3: Any, *, uri: str, content: bytes) -> tuple[str, str]:
@@ -77,58 +66,111 @@ def write_object(aws: Aws, s3: Any, *, uri: str, content: bytes) -> tuple[str, s
     return bucket, key
 
 
-def job_tags(aws: Aws) -> Any:
-    """Return the tags of the pipeline and of everything that it creates."""
-    return [{"Key": key, "Value": value} for key, value in sorted(aws.tags.items())]
-
-
-def _settings_uri(config: PipelineConfig, plan: StepPlan) -> str:
+def _settings_uri(resolved: AwsPlan, plan: StepPlan) -> str:
     """Return the S3 folder of a step's input settings; the step cache compares its name, a digest of its content."""
-    return f"{home_of(config)}/settings/{hashlib.sha256(plan.settings_file.encode()).hexdigest()[:16]}"
+    return f"{resolved.home}/settings/{hashlib.sha256(plan.settings_file.encode()).hexdigest()[:16]}"
+
+
+def step(
+    build: Build,
+    kind: str,
+    name: str,
+    *,
+    about: str,
+    request: Mapping[str, Any],
+    files: Sequence[Any] = (),
+    cached: bool = False,
+    **options: Any,
+) -> Any:
+    """Return the SDK's step that sends a request; check_limits checks it against botocore's model.
+
+    The SDK's classes of jobs are not used: they leave out tags, networks and keys, and create a session for each step.
+
+    Args:
+        kind: its type in the definition, e.g. Training.
+        request: the arguments; those without a value are left out.
+        files: the SDK's property files of a processing step.
+        cached: whether the step cache may replace it.
+        options: further arguments of the SDK's step.
+    """
+    from sagemaker.core.workflow.properties import Properties
+    from sagemaker.mlops.workflow.steps import ConfigurableRetryStep, StepTypeEnum
+
+    class ServiceStep(ConfigurableRetryStep):
+        property_files = files  # which the SDK's JsonGet looks up
+
+        @property
+        def arguments(self) -> Any:
+            return {key: value for key, value in request.items() if value not in ABSENT}
+
+        @property
+        def properties(self) -> Any:
+            return Properties(step_name=name, step=self, shape_names=_DESCRIBED[kind])
+
+        def to_request(self) -> Any:
+            content: Any = super().to_request()
+            if cached:
+                content["CacheConfig"] = cache(build.aws)
+            if files:
+                content["PropertyFiles"] = [file.expr for file in files]
+            return content
+
+    return ServiceStep(name, StepTypeEnum(kind), description=about, **options)
 
 
 def processing_step(build: Build, plan: StepPlan) -> Any:
     """Return the processing step of a contract."""
-    from sagemaker.core.network import NetworkConfig
-    from sagemaker.core.processing import Processor
     from sagemaker.core.workflow.properties import PropertyFile
-    from sagemaker.mlops.workflow.steps import ProcessingStep
 
-    contract, aws, machine = plan.contract, build.aws, machine_of(build.config, plan.contract.name)
-    condition_file = PropertyFile(name=CONDITION_FILE, output_name="metrics_output", path=EVALUATION)
+    contract, aws, machine = plan.contract, build.aws, build.machine(plan.contract.name)
     mlflow = build.config.mlflow if contract is TRACKING else None
-    processor = Processor(
-        role=aws.role,
-        image_uri=(mlflow and mlflow.image) or aws.image,
-        entrypoint=list(ENTRYPOINT),
-        instance_count=build.parameters.get(instance_count_parameter(contract.name), 1),
-        instance_type=build.parameters[instance_type_parameter(contract.name)],
-        volume_size_in_gb=machine.volume_gb,
-        volume_kms_key=volume_key(aws, machine.instance_type),
-        output_kms_key=aws.kms_key,
-        max_runtime_in_seconds=machine.max_runtime_seconds,
-        sagemaker_session=build.session,
-        env=environment(build, plan) or None,
-        tags=job_tags(aws),
-        network_config=NetworkConfig(
-            enable_network_isolation=aws.network_isolation and mlflow is None,
-            encrypt_inter_container_traffic=aws.encrypt_traffic,
-            subnets=list(aws.subnets) or None,
-            security_group_ids=list(aws.security_groups) or None,
-        ),
-    )
-    return ProcessingStep(
-        name=contract.name,
-        description=contract.about,
-        step_args=processor.run(
-            inputs=_inputs(build, plan),
-            outputs=[_output(build, contract, folder) for folder in contract.outputs],
-            arguments=list(plan.command),
-        ),
-        property_files=[condition_file] if contract is MODEL_METRICS else None,
-        cache_config=cache(aws) if mlflow is None else None,  # it completes also where the server has not the results
+    volume = {"VolumeSizeInGB": machine.volume_gb, **key("VolumeKmsKeyId", volume_key(aws, machine.instance_type))}
+    network = {
+        "EnableInterContainerTrafficEncryption": aws.encrypt_traffic,
+        "EnableNetworkIsolation": aws.network_isolation and mlflow is None,
+    }
+    return step(
+        build,
+        "Processing",
+        contract.name,
+        about=contract.about,
+        request={
+            "RoleArn": aws.role,
+            "AppSpecification": {
+                "ImageUri": (mlflow and mlflow.image) or aws.image,
+                "ContainerEntrypoint": list(ENTRYPOINT),
+                "ContainerArguments": list(plan.command),
+            },
+            "Environment": environment(build, plan),
+            "ProcessingInputs": _inputs(build, plan),
+            "ProcessingOutputConfig": {
+                "Outputs": [_output(build, contract, folder) for folder in contract.outputs],
+                **key("KmsKeyId", aws.kms_key),
+            },
+            "ProcessingResources": {"ClusterConfig": {**instances(build, contract.name), **volume}},
+            "NetworkConfig": {**network, **({"VpcConfig": build.vpc} if build.vpc else {})},
+            "StoppingCondition": {"MaxRuntimeInSeconds": machine.max_runtime_seconds},
+            "Tags": build.tags,
+        },
+        files=[PropertyFile(name=CONDITION_FILE, output_name="metrics_output", path=EVALUATION)]
+        if contract is MODEL_METRICS
+        else [],
+        cached=mlflow is None,  # it completes also where the server has not the results
         retry_policies=job_retries(aws),
     )
+
+
+def instances(build: Build, name: str) -> dict[str, Any]:
+    """Return the type and the number of a step's instances."""
+    return {
+        "InstanceType": build.parameters[instance_type_parameter(name)],
+        "InstanceCount": build.parameters.get(instance_count_parameter(name), build.machine(name).instance_count),
+    }
+
+
+def key(name: str, value: str | None) -> dict[str, str]:
+    """Return an argument with a KMS key, if there is one."""
+    return {name: value} if value else {}
 
 
 def volume_key(aws: Aws, *instance_types: str) -> str | None:
@@ -203,71 +245,46 @@ def input_uris(build: Build, plan: StepPlan) -> dict[str, Any]:
         elif folder.name in plan.outside:
             uris[folder.name] = build.parameters[f"{INPUT_PREFIX}{folder.name}"]
         elif folder.name == "settings" and plan.in_file:
-            uris[folder.name] = _settings_uri(build.config, plan)
+            uris[folder.name] = _settings_uri(build, plan)
     return uris
 
 
 def _inputs(build: Build, plan: StepPlan) -> list[Any]:
-    from sagemaker.core.shapes import ProcessingInput, ProcessingS3Input
-
-    settings = plan.contract.settings.from_environment(plan.environment)
-    may_shard = not settings.whole_inputs
+    may_shard = not plan.contract.settings.from_environment(plan.environment).whole_inputs
+    sharded = {folder.name for folder in plan.contract.inputs if may_shard and folder.sharded}
     return [
-        ProcessingInput(
-            input_name=name,
-            s3_input=ProcessingS3Input(
-                s3_uri=uri,
-                local_path=plan.contract.input(name).container_path,
-                s3_data_type="S3Prefix",
-                s3_input_mode="File",
-                s3_data_distribution_type="ShardedByS3Key"
-                if may_shard and plan.contract.input(name).sharded
-                else "FullyReplicated",
-            ),
-        )
+        {
+            "InputName": name,
+            "S3Input": {
+                "S3Uri": uri,
+                "LocalPath": plan.contract.input(name).container_path,
+                "S3DataType": "S3Prefix",
+                "S3InputMode": "File",
+                "S3DataDistributionType": "ShardedByS3Key" if name in sharded else "FullyReplicated",
+                "S3CompressionType": "None",
+            },
+        }
         for name, uri in input_uris(build, plan).items()
     ]
 
 
 def _output(build: Build, contract: StepContract, folder: StepFolder) -> Any:
-    from sagemaker.core.shapes import ProcessingOutput, ProcessingS3Output
+    uri, path = new_output(build, contract, folder), folder.container_path
+    return {"OutputName": folder.name, "S3Output": {"S3Uri": uri, "LocalPath": path, "S3UploadMode": "EndOfJob"}}
+
+
+def new_output(build: Build, contract: StepContract, folder: StepFolder) -> Any:
+    """Return the S3 folder of an output, below that of the execution."""
     from sagemaker.core.workflow.execution_variables import ExecutionVariables
     from sagemaker.core.workflow.functions import Join
 
     execution = ExecutionVariables.PIPELINE_EXECUTION_ID
-    return ProcessingOutput(
-        output_name=folder.name,
-        s3_output=ProcessingS3Output(
-            s3_uri=Join(on="/", values=[build.home, execution, contract.name, folder.name]),
-            local_path=folder.container_path,
-            s3_upload_mode="EndOfJob",
-        ),
-    )
+    return Join(on="/", values=[build.home, execution, contract.name, folder.name])
 
 
-def tagged(step: type, aws: Aws, **arguments: Any) -> Any:
-    """Return a step of the SDK, with the tags of its job; SDK 3.27 itself leaves out tags with an empty value.
-
-    Args:
-        step: the SDK's class, whose `step_args` have no tags.
-    """
-
-    class Tagged(step):
-        @property
-        def arguments(self) -> Any:
-            return {**super().arguments, **({"Tags": job_tags(aws)} if aws.tags else {})}
-
-    return Tagged(**arguments)
-
-
-def cache(aws: Aws) -> Any:
+def cache(aws: Aws) -> dict[str, Any]:
     """Return the settings of the step cache."""
-    from sagemaker.mlops.workflow.steps import CacheConfig
-
-    return CacheConfig(
-        enable_caching=aws.cache_expires is not None,
-        expire_after=aws.cache_expires,  # pyright: ignore[reportCallIssue]  # assigned without an annotation there
-    )
+    return {"Enabled": True, "ExpireAfter": aws.cache_expires} if aws.cache_expires else {"Enabled": False}
 
 
 def service_retries(aws: Aws) -> Any:

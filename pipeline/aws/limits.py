@@ -14,10 +14,8 @@ from pydantic_core import SchemaValidator, core_schema
 from contracts.errors import ContractError, shown
 from contracts.spelling import did_you_mean
 from contracts.steps import BATCH_SCORE, REGISTRATION
-from pipeline.aws.jobs import job_tags
-from pipeline.aws.parameters import ParameterSpec
+from pipeline.aws.parameters import AwsPlan
 from pipeline.aws.serving import ENDPOINT_MODEL, TRANSFORM_MODEL
-from pipeline.config import PipelineConfig
 from pipeline.plan import LONGEST_VALUE, Plan
 
 # The operation of each type of step, and the arguments that the service adds.
@@ -38,6 +36,7 @@ _NUMBERS = ("integer", "long", "float", "double")
 _MODELS = {TRANSFORM_MODEL: BATCH_SCORE.name, ENDPOINT_MODEL: REGISTRATION.name}  # steps whose settings a model has
 _KEYS = {  # the configuration's key of an argument in which no parameter occurs
     "AsyncInferenceConfig": "aws.deploy.asynchronous",
+    "Bucket": "aws.bucket",
     "CustomerMetadataProperties": "condition.metric",
     "DataCaptureConfig": "aws.deploy.real_time",
     "DataProcessing": "batch_score",
@@ -48,7 +47,8 @@ _KEYS = {  # the configuration's key of an argument in which no parameter occurs
     "InstanceGroups": "aws.training.instance_groups",
     **dict.fromkeys(("Image", "ImageUri", "TrainingImage"), "aws.image"),
     **dict.fromkeys(("KmsKeyId", "VolumeKmsKeyId"), "aws.kms_key"),
-    "MaxRuntimeInSeconds": "aws.steps.{step}.max_runtime_seconds",
+    "KeepAlivePeriodInSeconds": "aws.training.keep_alive_seconds",
+    "StoppingCondition": "aws.steps.{step}.max_runtime_seconds",
     "MaxWaitTimeInSeconds": "aws.spot.max_wait_seconds",
     "ModelApprovalStatus": "registration.approval",
     "ModelCardContent": "registration",
@@ -64,6 +64,7 @@ _KEYS = {  # the configuration's key of an argument in which no parameter occurs
     "SupportedRealtimeInferenceInstanceTypes": "registration.inference_instances",
     "SupportedTransformInstanceTypes": "registration.transform_instances",
     "Tags": "aws.tags",
+    "TransformResources": "aws.steps.{step}",
     "VolumeSizeInGB": "aws.steps.{step}.volume_gb",
 }
 _FIX = "Correct it. If SageMaker accepts it since a recent date, update botocore."
@@ -94,26 +95,19 @@ class Violation:
     problem: str
 
 
-def check_limits(
-    config: PipelineConfig,
-    plan: Plan,
-    definition: str,
-    *,
-    specs: Mapping[str, ParameterSpec],
-    overrides: Mapping[str, Any],
-    service: Any,
-) -> None:
+def check_limits(resolved: AwsPlan, definition: str, *, overrides: Mapping[str, Any], service: Any) -> None:
     """Raise ContractError for the first value that the service refuses; it names the configuration's key.
 
     Args:
         overrides: parameters given to an execution.
         service: botocore's model of SageMaker.
     """
+    specs = resolved.specs
     parameters = {**{name: spec.default for name, spec in specs.items()}, **overrides}
-    for step, operation, arguments in _requests(config, definition, parameters):
+    for step, operation, arguments in _requests(resolved, definition, parameters):
         for found in violations(service.operation_model(operation).input_shape, arguments, parameters):
             parameter = found.value.parameter
-            key = specs[parameter].key if parameter else key_of(plan, step, found.path)
+            key = specs[parameter].key if parameter else key_of(resolved.plan, step, found.path)
             if parameter in overrides or not key:
                 key = f"parameter {parameter}"
             raise ContractError(
@@ -196,16 +190,16 @@ def _matches(pattern: str, text: str) -> bool:
 
 
 def _requests(
-    config: PipelineConfig, definition: str, parameters: Mapping[str, Any]
+    resolved: AwsPlan, definition: str, parameters: Mapping[str, Any]
 ) -> Iterator[tuple[str, str, dict[str, Any]]]:
     """Yield step, operation and arguments of everything that is sent, now or by an execution."""
-    assert config.aws is not None
-    tags = job_tags(config.aws)
-    create = {"PipelineName": config.name, "PipelineDefinition": definition, "RoleArn": config.aws.role, "Tags": tags}
-    yield "", "CreatePipeline", {**create, **_TOKEN}
-    texts = {name: {"Std:Join": {"On": "", "Values": [{"Get": f"Parameters.{name}"}]}} for name in parameters}
-    given = [{"Name": name, "Value": text} for name, text in texts.items()]
-    yield "", "StartPipelineExecution", {"PipelineName": config.name, "PipelineParameters": given, **_TOKEN}
+    name, role = resolved.config.name, resolved.aws.role
+    create = {"PipelineName": name, "PipelineDefinition": definition, "RoleArn": role, "Tags": resolved.tags}
+    location = {"Bucket": resolved.aws.bucket, "ObjectKey": "x"}  # of a long definition
+    yield "", "CreatePipeline", {**create, "PipelineDefinitionS3Location": location, **_TOKEN}
+    texts = {key: {"Std:Join": {"On": "", "Values": [{"Get": f"Parameters.{key}"}]}} for key in parameters}
+    given = [{"Name": key, "Value": text} for key, text in texts.items()]
+    yield "", "StartPipelineExecution", {"PipelineName": name, "PipelineParameters": given, **_TOKEN}
     for step in _steps(json.loads(definition)["Steps"]):
         operation, added = _OPERATIONS[step["Type"]]
         yield step["Name"], operation, {**step["Arguments"], **added}

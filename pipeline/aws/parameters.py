@@ -1,15 +1,17 @@
-"""The pipeline's parameters. Each execution may set them; the configuration has their defaults."""
+"""A configuration for AWS with everything that follows from it, and the pipeline's parameters with their defaults."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, get_args
 
+from contracts.fingerprint import Fingerprint
 from contracts.steps import PYTORCH_TRAINING
 from pipeline.condition import unreachable
 from pipeline.config import PipelineConfig
-from pipeline.config_aws import Machine
+from pipeline.config_aws import Aws, Machine
 from pipeline.config_types import Approval
-from pipeline.graph import SEVERAL_INSTANCES
+from pipeline.graph import SEVERAL_INSTANCES, upstream
 from pipeline.plan import Plan
 
 HYPERPARAMETER_PREFIX = "Hp_"
@@ -56,9 +58,74 @@ def data_key_parameter(step: str) -> str:
     return f"{step}DataKey"
 
 
-def parameter_specs(config: PipelineConfig, plan: Plan, *, checkpoint_key: str) -> dict[str, ParameterSpec]:
-    """Return every parameter by name, in a fixed order."""
-    assert config.aws is not None
+@dataclass(frozen=True)
+class AwsPlan:
+    """A configuration for AWS, checked as a whole."""
+
+    config: PipelineConfig
+    aws: Aws
+    plan: Plan
+
+    @property
+    def home(self) -> str:
+        """The S3 folder of everything that this pipeline writes."""
+        return f"s3://{self.aws.bucket}/{self.aws.prefix}/{self.config.name}"
+
+    @property
+    def tags(self) -> list[dict[str, str]]:
+        """The tags of the pipeline and of everything that it creates."""
+        return [{"Key": key, "Value": value} for key, value in sorted(self.aws.tags.items())]
+
+    @property
+    def vpc(self) -> dict[str, list[str]]:
+        """The VPC of jobs and models, as an argument of requests; empty: none."""
+        aws = self.aws
+        return {"Subnets": [*aws.subnets], "SecurityGroupIds": [*aws.security_groups]} if aws.subnets else {}
+
+    def machine(self, step: str) -> Machine:
+        """Return the configured or default machine of a step."""
+        return self.aws.steps.get(step, Machine())
+
+    @cached_property
+    def specs(self) -> dict[str, ParameterSpec]:
+        """Every parameter by name, in a fixed order."""
+        return _specs(self)
+
+    def checkpoint_key(self, overrides: Mapping[str, object], *, data: Mapping[str, Sequence[str]]) -> str:
+        """Return the name of a training's checkpoint folder, a digest of its settings, image and data.
+
+        The folder is part of the step cache's key, so it must not change with each execution. A training refuses the
+        checkpoints of another training, so the folder must change with settings, image and data.
+
+        Args:
+            overrides: parameters given to an execution.
+            data: identifies each input's data in addition to its URI, e.g. by entity tags.
+        """
+        trained_from = [self.plan.step(contract) for contract in upstream(PYTORCH_TRAINING)]
+        inputs = [name for step in trained_from for name in step.outside]
+        search = self.config.tuning if self.plan.tuner else None
+        parts = {
+            "image": self.aws.image,
+            "hyperparameters": dict(self.plan.hyperparameters),
+            **({"tuning": search.model_dump(mode="json")} if search is not None else {}),
+            "steps": {step.contract.name: [dict(step.environment), dict(step.outside)] for step in trained_from},
+            "instances": {  # each writes files of its own, so their number decides the order of the rows
+                name: str(overrides.get(instance_count_parameter(name), self.machine(name).instance_count))
+                for name in (step.contract.name for step in trained_from if step.contract.kind == "processing")
+            },
+            "overrides": {
+                # Other parameters, such as instance types, change no training: a job can resume with new values.
+                name: str(value)
+                for name, value in sorted(overrides.items())
+                if name.startswith(HYPERPARAMETER_PREFIX) or name.removeprefix(INPUT_PREFIX) in inputs
+            },
+            "data": sorted(tag for name in inputs for tag in data.get(name, ())),
+        }
+        return Fingerprint.of(parts).digest(16)
+
+
+def _specs(resolved: AwsPlan) -> dict[str, ParameterSpec]:
+    config, aws, plan = resolved.config, resolved.aws, resolved.plan
     specs: dict[str, ParameterSpec] = {}
 
     def add(name: str, default: str | float, about: str, *, key: str = "", choices: tuple[str, ...] = ()) -> None:
@@ -67,9 +134,9 @@ def parameter_specs(config: PipelineConfig, plan: Plan, *, checkpoint_key: str) 
     for step in plan.steps:
         if step.contract.kind == "registration":
             continue
-        name, machine = step.contract.name, machine_of(config, step.contract.name)
+        name, machine = step.contract.name, resolved.machine(step.contract.name)
         section = f"aws.steps.{name}"
-        if not (name == PYTORCH_TRAINING.name and config.aws.training.instance_groups):
+        if not (name == PYTORCH_TRAINING.name and aws.training.instance_groups):
             about = f"Instance type of {name}."
             add(instance_type_parameter(name), machine.instance_type, about, key=f"{section}.instance_type")
             if name in SEVERAL_INSTANCES and step.contract.kind != "transform":
@@ -88,21 +155,15 @@ def parameter_specs(config: PipelineConfig, plan: Plan, *, checkpoint_key: str) 
     if condition.beat != "nothing":
         about = f"And {condition.word} this: the {condition.beat} registered model's, which `start` looks up."
         add(TO_BEAT, unreachable(condition), about)  # an execution that does not set it registers nothing
-    if config.aws.deploy is None:  # an execution deploys approved packages only
+    if aws.deploy is None:  # an execution deploys approved packages only
         about = "Approval status of a new package."
         add(APPROVAL, config.registration.approval, about, key="registration.approval", choices=get_args(Approval))
     about = "Folder of the checkpoints, one for each training, so that a job resumes only from its own checkpoints."
-    add(CHECKPOINT_KEY, checkpoint_key, about)
+    add(CHECKPOINT_KEY, resolved.checkpoint_key({}, data={}), about)
     for name, value in plan.step(PYTORCH_TRAINING).sent(plan.hyperparameters).items():
         if value and name not in plan.from_sections:
             add(f"{HYPERPARAMETER_PREFIX}{name}", value, f"Hyperparameter {name}.", key=f"hyperparameters.{name}")
     return specs
-
-
-def machine_of(config: PipelineConfig, step: str) -> Machine:
-    """Return the configured or default machine of a step."""
-    assert config.aws is not None
-    return config.aws.steps.get(step, Machine())
 
 
 def sdk_parameters(specs: Mapping[str, ParameterSpec]) -> dict[str, Any]:

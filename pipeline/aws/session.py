@@ -1,14 +1,12 @@
 """Sessions: the SageMaker SDK's, which makes no AWS calls, for the definition; and boto3's, for AWS.
 
-Use the SDK within `sagemaker_sdk()` only. Importing the SDK and building some of its steps creates further sessions,
-which require a region and look for credentials, also over the network.
+Use the SDK within `sagemaker_sdk()` only: its import needs a region and looks for credentials, also in the network.
 """
 
 import json
 import logging
 import os
 import sys
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -39,23 +37,16 @@ def sagemaker_sdk(region: str) -> Iterator[None]:
         "AWS_SESSION_TOKEN": "offline",
         "AWS_DEFAULT_REGION": region,
         "AWS_REGION": region,
-        # The jobs that assume the role check it; the SDK's own check calls IAM while a definition is built.
-        "SAGEMAKER_VALIDATE_ROLE": "false",
         **dict.fromkeys(_FILE_VARIABLES, str(_SDK_FILE)),
     }
     for name in _FILE_VARIABLES:
         if os.environ.get(name, variables[name]) != variables[name]:
             print(f"{name}: is ignored; the pipeline depends on its configuration alone.", file=sys.stderr)
-    with patch.object(boto3, "DEFAULT_SESSION", None), patch.dict(os.environ, variables), warnings.catch_warnings():
+    with patch.object(boto3, "DEFAULT_SESSION", None), patch.dict(os.environ, variables):
         for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
             os.environ.pop(name, None)
-        warnings.filterwarnings("ignore", message="Running within a PipelineSession")
         _import_sdk()
-        from sagemaker.core.config.config_manager import SageMakerConfig
-
-        # The SDK validates its settings at each lookup, about 90 times a definition; a session validates it once.
-        with patch.object(SageMakerConfig, "validate_sagemaker_config"):
-            yield
+        yield
 
 
 def _import_sdk() -> None:
@@ -64,8 +55,7 @@ def _import_sdk() -> None:
     for name, level in levels.items():
         logging.getLogger(name).setLevel(level)
     try:
-        import sagemaker.mlops.workflow.pipeline
-        import sagemaker.train  # noqa: F401
+        import sagemaker.mlops.workflow.pipeline  # noqa: F401
     except ImportError as error:
         raise not_installed(error) from None
 
@@ -77,14 +67,26 @@ def not_installed(error: ImportError) -> ContractError:
 
 
 def offline_session(region: str, bucket: str) -> Any:
-    """Return a PipelineSession that only builds: it needs no credentials."""
-    with sagemaker_sdk(region):
-        import boto3
-        from sagemaker.core.workflow.pipeline_context import PipelineSession
+    """Return a PipelineSession that only builds, within `sagemaker_sdk`: it needs no credentials."""
+    import boto3
+    from sagemaker.core.workflow.pipeline_context import PipelineSession
 
-        session = boto3.Session(region_name=region)
-        own = json.loads(_SDK_FILE.read_text())
-        return PipelineSession(boto_session=session, default_bucket=bucket, sagemaker_config=own)
+    own = json.loads(_SDK_FILE.read_text())
+    session = boto3.Session(region_name=region)
+    return PipelineSession(boto_session=session, default_bucket=bucket, sagemaker_config=own)
+
+
+def partition_of(region: str) -> str:
+    """Return the partition of a region, e.g. aws-cn; raise ContractError for a text that is no region."""
+    try:
+        from botocore.exceptions import UnknownRegionError
+        from botocore.session import Session
+    except ImportError as error:
+        raise not_installed(error) from None
+    try:
+        return Session().get_partition_for_region(region)
+    except UnknownRegionError:
+        raise ContractError(f"aws.region: {region!r} is not a region of AWS", "Write, e.g., eu-west-1.") from None
 
 
 def aws_session(region: str) -> Any:

@@ -33,6 +33,7 @@ from contracts.steps import (
 from pipeline.checks import check_local_input, check_metrics_columns
 from pipeline.condition import ConditionOutcome, check_condition, read_measured_value
 from pipeline.config import PipelineConfig
+from pipeline.estimate import print_estimate
 from pipeline.graph import CONDITION, source
 from pipeline.local.batch_score import score
 from pipeline.local.cache import Completed, ContentDigests, StepDirectory, code_digest, step_folder
@@ -146,6 +147,8 @@ def run(config: PipelineConfig, root: Path, *, image: str | None = None) -> int:
         ContractError: the configuration is refused, an input or the image is missing, or another run uses `root`.
     """
     plan = make_plan(config, config.inputs)
+    if config.aws is not None:
+        print_estimate(config.aws, plan)
     require_inputs(config, root)
     name_engine(config)
     mounted = [root, *map(Path, config.inputs.values())]

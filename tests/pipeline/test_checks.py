@@ -7,7 +7,8 @@ from pydantic import ValidationError
 
 from contracts.errors import ContractError
 from contracts.steps import BATCH_SCORE, PYTORCH_TRAINING, TABULAR_PREPROCESSING
-from pipeline.aws.definition import aws_plan, checked_definition
+from pipeline.aws.definition import checked_definition
+from pipeline.aws.resolve import aws_plan
 from pipeline.checks import check_metrics_columns
 from pipeline.local.cache import ContentDigests
 from pipeline.local.run import Run, _fingerprint, require_inputs
@@ -125,10 +126,10 @@ def test_an_encoder_that_a_job_without_a_network_would_download_is_an_error(enco
         aws={**AWS, "inputs": inputs, "network_isolation": isolated},
     )
     if accepted:
-        checked_definition(config)
+        checked_definition(aws_plan(config))
     else:
         with pytest.raises(ContractError, match=r"tokenizer: 'bert-base-uncased' would be downloaded"):
-            checked_definition(config)
+            checked_definition(aws_plan(config))
 
 
 def test_a_training_runs_again_if_the_files_of_its_encoder_change(tmp_path):

@@ -2,7 +2,7 @@
 
 import copy
 import json
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 import yaml
@@ -10,20 +10,22 @@ from botocore.session import Session
 
 from contracts.errors import ContractError
 from contracts.steps import PAYLOAD
-from pipeline.aws.definition import aws_plan
-from pipeline.config import Registration
-from pipeline.config_aws import Aws
+from pipeline.aws.definition import checked_definition
+from pipeline.aws.resolve import aws_plan
 from pipeline.config_file import _Loader, load_config
 from pipeline.plan import LONGEST_VALUE, MOST_VALUES, make_plan
 from testing.pipelines import BATCH_SCORE, CONFIG, EVERYTHING, configuration
 
-AWS = {**EVERYTHING, "inputs": {name: EVERYTHING["inputs"][name] for name in ("batch_input", "pretrained")}}
+INPUTS = {name: EVERYTHING["inputs"][name] for name in ("batch_input", "pretrained")}
+AWS = {**EVERYTHING, "inputs": INPUTS, "deploy": None, "spot": {}}
 
 
 def check(tmp_path, text: str | bytes):
     path = tmp_path / "pipeline.yaml"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
-    return aws_plan(load_config(path))
+    resolved = aws_plan(load_config(path))
+    checked_definition(resolved)
+    return resolved
 
 
 def written(**changes: Any) -> str:
@@ -88,8 +90,8 @@ def test_a_mapping_may_override_a_key_that_it_merges():
             "condition.metric: 'test/auroc_difference' compares with a previous model, and there is none",
         ),
         (settings("Payload", serving_max_tokens=5), "settings.Payload.serving_max_tokens: repeats settings.R"),
-        ({"aws": {**AWS, "region": "Ireland"}}, "is invalid: it is not a region, such as eu-west-1"),
-        ({"aws": {**AWS, "tags": {"a": "b\n"}}}, "it is not a text of letters, digits, spaces and _.:/=+-@"),
+        ({"aws": {**AWS, "region": "Ireland"}}, "aws.region: 'Ireland' is not a region"),
+        ({"aws": {**AWS, "tags": {"a": "b\n"}}}, "does not match the service's pattern"),
         ({"condition": {"metric": "test/auroc", "minimum": 85}}, "85 is not between 0 and 1, as test/auroc is"),
         ({"condition": {"metric": "test/brier_score", "maximum": 3}}, "3 is not between 0 and 2"),
         ({"mlflow": {"tracking_uri": "https://h", "tags": {"a=b": "c"}}}, "it is not letters, digits, blanks and"),
@@ -97,7 +99,10 @@ def test_a_mapping_may_override_a_key_that_it_merges():
         ({"condition": {"metric": "test/auroc", "maximum": 0.8}}, "test/auroc is better if it is higher: give minimum"),
         ({"condition": {"metric": "test/loss", "minimum": 0.8}}, "test/loss is better if it is lower: give maximum"),
         (settings("ModelMetricsComputation", flagged_shares="0,2"), "settings.ModelMetricsComputation.flagged_shares"),
-        ({"registration": {"inference_instances": ["m5.large"]}}, "registration.inference_instances.0: 'm5.large'"),
+        (
+            {"registration": {"inference_instances": ["m5.large"]}},
+            "registration.inference_instances: 'm5.large' is not",
+        ),
         ({"registration": {"approval": "approved"}}, "registration.approval: 'approved'"),
         ({"tuning": {"space": {"lr": {"low": 1e-3}}}}, "tuning.space.lr.high: is missing in"),
         ({"tuning": {"space": {"lr": {"lov": 1e-3}}}}, "tuning.space.lr.lov: unknown key in"),
@@ -116,6 +121,8 @@ def test_a_mapping_may_override_a_key_that_it_merges():
                 "inputs": {"input_data": "s3://RAW x/"},
                 "steps": {"Package": {"instance_type": "ml.m5 large"}},
                 "subnets": ["a b"],
+                "bucket": "a_b",
+                "training": {"keep_alive_seconds": 30_000},
                 "retries": {"backoff_rate": 99},
             }.items()
         ),
@@ -163,7 +170,7 @@ def test_a_null_is_sent_so_that_a_preset_does_not_replace_it():
 
 
 def test_a_configuration_with_everything_is_accepted(tmp_path):
-    aws, _ = check(tmp_path, written())
+    aws = check(tmp_path, written()).aws
     assert aws.tags == AWS["tags"]
 
 
@@ -173,20 +180,7 @@ def test_lengths_are_at_most_those_of_the_service():
     def longest(shape):
         return service.shape_for(shape).metadata["max"]
 
-    def limit(model, name):
-        field = model.model_fields[name]
-        alternatives = [part for kind in get_args(field.annotation) for part in get_args(kind)]  # of KmsKey | None
-        rules = [*field.metadata, *alternatives]
-        return next(rule.max_length for rule in rules if getattr(rule, "max_length", None) is not None)
-
     documented = service.operation_model("CreateTrainingJob").input_shape.members["HyperParameters"].documentation
     assert "Each key and value is limited to 256 characters" in documented
     assert min(longest("ProcessingEnvironmentValue"), 256) == LONGEST_VALUE < longest("TrainingEnvironmentValue")
     assert {longest("ProcessingEnvironmentMap"), longest("HyperParameters")} == {MOST_VALUES}
-    for name, shape in (
-        ("kms_key", "KmsKeyId"), ("role", "RoleArn"), ("image", "ImageUri"), ("tags", "TagList"),
-        ("subnets", "Subnets"), ("security_groups", "VpcSecurityGroupIds"),
-    ):  # fmt: skip
-        assert limit(Aws, name) <= longest(shape), name
-    types = service.shape_for("ProductionVariantInstanceType").enum
-    assert Registration(inference_instances=tuple(types)).inference_instances == tuple(types)

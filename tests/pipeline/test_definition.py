@@ -20,7 +20,9 @@ from contracts.steps import (
     TRACKING,
 )
 from pipeline import graph, plan
-from pipeline.aws.definition import definition, specs_of
+from pipeline.aws import resolve
+from pipeline.aws.definition import definition
+from pipeline.aws.resolve import aws_plan
 from pipeline.condition import check_condition
 from pipeline.graph import EDGES, Source, source
 from testing.jobs import REPOSITORY
@@ -160,7 +162,7 @@ def test_the_checkpoint_key_of_a_training_depends_on_the_steps_before_it(step, c
     settings = CONFIG["settings"]
     aws = {**AWS, "inputs": {"model_artifacts_input": "s3://raw/artifacts"}}
     first, other = (
-        specs_of(configuration(aws=aws, settings=given))["CheckpointKey"].default
+        aws_plan(configuration(aws=aws, settings=given)).specs["CheckpointKey"].default
         for given in (settings, {**settings, **step})
     )
     assert (first != other) is changes_it
@@ -316,7 +318,7 @@ def test_the_condition_and_the_reason_carry_metric_and_limits(full):
 )
 def test_no_model_reaches_the_value_to_beat_of_an_execution_that_does_not_set_it(metric, limit, reached):
     config = configuration(condition={"metric": metric, "beat": "newest", **limit})
-    default = specs_of(config)["ToBeat"].default
+    default = aws_plan(config).specs["ToBeat"].default
     assert not check_condition(config.condition.model_copy(update={next(iter(limit)): default}), reached, None).holds
 
 
@@ -408,3 +410,10 @@ def test_a_contradiction_is_named_before_anything_is_built(changes, cause):
         definition(configuration(**changes))
     assert cause in error.value.cause
     assert error.value.fix
+
+
+def test_the_plan_is_made_once_for_a_definition(monkeypatch):
+    made = []
+    monkeypatch.setattr(resolve, "make_plan", lambda *given, **named: made.append(1) or plan.make_plan(*given, **named))
+    definition(configuration())
+    assert made == [1]

@@ -25,9 +25,10 @@ from botocore.exceptions import (
 from contracts.errors import ContractError
 from pipeline.__main__ import _pairs, main
 from pipeline.aws import deploy
-from pipeline.aws.definition import definition, specs_of
+from pipeline.aws.definition import definition
 from pipeline.aws.deploy import parse_overrides, registered_metric, start, upsert
 from pipeline.aws.errors import aws_errors
+from pipeline.aws.resolve import aws_plan
 from pipeline.aws.session import sagemaker_sdk
 from pipeline.config_aws import Aws, Training
 from testing.jobs import run_python
@@ -356,7 +357,7 @@ def test_an_error_of_aws_names_the_operation_and_the_message_of_the_service():
 def test_a_parameter_that_is_refused_is_named(overrides, cause):
     config = configuration()
     with pytest.raises(ContractError) as error:
-        parse_overrides(config, specs_of(config), overrides)
+        parse_overrides(aws_plan(config), overrides)
     assert error.value.cause.startswith(cause)
 
 
@@ -367,14 +368,14 @@ def test_a_parameter_that_is_set_twice_is_refused():
 
 def test_an_input_that_is_no_s3_uri_is_refused():
     with pytest.raises(ContractError, match="parameter Input_input_data: 'https://b/t' is invalid"):
-        parse_overrides(everything(), specs_of(everything()), {"Input_input_data": "https://b/t"})
+        parse_overrides(aws_plan(everything()), {"Input_input_data": "https://b/t"})
 
 
 @pytest.mark.parametrize(("text", "is_refused"), [("inf", True), ("1.02", False)])
 def test_a_value_to_beat_may_be_any_finite_number(text, is_refused):
     refused = pytest.raises(ContractError, match="parameter ToBeat: 'inf' is invalid: it must be finite")
     with refused if is_refused else nullcontext():
-        parse_overrides(everything(), specs_of(everything()), {"ToBeat": text})
+        parse_overrides(aws_plan(everything()), {"ToBeat": text})
 
 
 def test_an_encoder_that_an_execution_would_download_without_a_network_is_refused():
@@ -385,14 +386,14 @@ def test_an_encoder_that_an_execution_would_download_without_a_network_is_refuse
     aws = config.aws.model_copy(update=isolated)
     config = config.model_copy(update={"aws": aws})
     with pytest.raises(ContractError, match="'distilbert-base-uncased' would be downloaded"):
-        parse_overrides(config, specs_of(config), {"Hp_tokenizer": "distilbert-base-uncased"})
+        parse_overrides(aws_plan(config), {"Hp_tokenizer": "distilbert-base-uncased"})
 
 
 def test_a_number_of_instances_on_which_the_training_cannot_run_is_refused():
     hyperparameters = {**configuration().hyperparameters, "ensemble": 3}
     config = configuration(hyperparameters=hyperparameters)
     with pytest.raises(ContractError, match="ensemble: is 3, and the job has 2 hosts"):
-        parse_overrides(config, specs_of(config), {"PyTorchTrainingInstanceCount": "2"})
+        parse_overrides(aws_plan(config), {"PyTorchTrainingInstanceCount": "2"})
 
 
 def test_a_missing_sdk_is_installed_with_the_pinned_versions(monkeypatch):

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from pipeline.aws.resolve import aws_plan
 from pipeline.config_file import load_config
 from pipeline.estimate import described, print_estimate, training_instance
 from tests.planning.test_plan import SETTINGS
@@ -44,15 +45,15 @@ def test_a_plan_that_does_not_fit_is_a_warning():
 
 
 def test_an_instance_that_plan_does_not_know_has_no_estimate(tmp_path, capsys):
-    config = config_on(tmp_path, "ml.m5.xlarge")
-    assert config.aws is not None
-    assert training_instance(config.aws) == "ml.m5.xlarge"
-    print_estimate(config)
+    resolved = aws_plan(config_on(tmp_path, "ml.m5.xlarge"))
+    assert training_instance(resolved.aws) == "ml.m5.xlarge"
+    print_estimate(resolved.aws, resolved.plan)
     assert capsys.readouterr().err == ""
 
 
 @pytest.mark.slow
 def test_the_estimate_of_a_configuration_names_its_cost(tmp_path, capsys, monkeypatch):
     monkeypatch.setitem(SETTINGS, "max_sen_len", 64.0)
-    print_estimate(config_on(tmp_path, "ml.g5.xlarge"))
+    resolved = aws_plan(config_on(tmp_path, "ml.g5.xlarge"))
+    print_estimate(resolved.aws, resolved.plan)
     assert "hours on 1 x ml.g5.xlarge and costs $" in capsys.readouterr().err

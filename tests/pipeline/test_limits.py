@@ -13,9 +13,10 @@ from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
 from contracts.paths import SETTINGS_FILE, JobPaths
 from contracts.steps import PROCESSING_STEPS, PYTORCH_TRAINING, TABULAR_PREPROCESSING
-from pipeline.aws.definition import aws_plan, definition, specs_of
+from pipeline.aws.definition import definition
 from pipeline.aws.deploy import start, upsert
 from pipeline.aws.limits import _KEYS, _OPERATIONS, Value, _requests, key_of, value_of, violations
+from pipeline.aws.resolve import aws_plan
 from pipeline.local.cache import StepDirectory
 from pipeline.local.process import _create_root, run_step
 from pipeline.plan import LONGEST_VALUE, MOST_VALUES, _not_sent, make_plan
@@ -188,8 +189,8 @@ def test_a_refused_value_is_named_by_its_key_before_anything_is_sent(send, chang
     ("overrides", "problem"),
     [
         ({"Hp_label_name": "x" * 257}, f"'{'x' * 199}... has 257 characters; the service accepts at most 256"),
-        ({"Input_input_data": "s3://b/" + "x" * 1024}, "is invalid: String should have at most 1024 characters"),
-        ({"TabularPreprocessingInstanceCount": "101"}, "is invalid: Input should be less than or equal to 100"),
+        ({"Input_input_data": "s3://bucket/" + "x" * 1024}, "has 1036 characters; the service accepts at most 1024"),
+        ({"TabularPreprocessingInstanceCount": "101"}, "is refused: the service accepts at most 100"),
     ],
 )
 def test_a_parameter_beyond_a_limit_is_named_before_anything_is_sent(overrides, problem):
@@ -202,7 +203,7 @@ def test_a_parameter_beyond_a_limit_is_named_before_anything_is_sent(overrides, 
 
 def test_an_argument_that_no_parameter_sets_is_named_by_its_key(pipelines):
     config = everything()
-    _, plan = aws_plan(config)
+    plan = aws_plan(config).plan
     keys = set()
 
     def walk(step, argument, path):
@@ -214,10 +215,11 @@ def test_an_argument_that_no_parameter_sets_is_named_by_its_key(pipelines):
                 keys.add(key_of(plan, step, (*path, str(name))))
 
     for each in (config, named("alternative", alternative()), named("tuned", tuned())):
-        defaults = {name: spec.default for name, spec in specs_of(each).items()}
-        for step, _, arguments in _requests(each, json.dumps(pipelines[each.name]), defaults):
+        defaults = {name: spec.default for name, spec in aws_plan(each).specs.items()}
+        for step, _, arguments in _requests(aws_plan(each), json.dumps(pipelines[each.name]), defaults):
             walk(step, arguments, ())
-    assert {key for key in _KEYS.values() if "{" not in key} <= keys
+    keep_alive = key_of(plan, PYTORCH_TRAINING.name, ("ResourceConfig", "KeepAlivePeriodInSeconds"))
+    assert {key for key in _KEYS.values() if "{" not in key} - keys == {keep_alive}
     assert {"aws.steps.TabularPreprocessing.volume_gb", "aws.steps.PyTorchTraining.max_runtime_seconds"} <= keys
     assert key_of(plan, "Package", ("Environment", "INCLUDE_WEIGHTS")) == "settings.Package.include_weights"
     assert key_of(plan, TABULAR_PREPROCESSING.name, ("Environment", "LABEL_FIELD")) == "hyperparameters.label_name"
@@ -228,7 +230,7 @@ def test_an_argument_that_no_parameter_sets_is_named_by_its_key(pipelines):
 
 
 def test_a_long_value_is_in_a_file_that_the_job_gets_as_an_input(pipelines):
-    _, plan = aws_plan(named("wide", wide()))
+    plan = aws_plan(named("wide", wide())).plan
     steps = all_steps(pipelines["wide"])
     for contract in (*PROCESSING_STEPS.values(), PYTORCH_TRAINING):
         sent, in_file = steps[contract.name]["Arguments"], plan.step(contract).in_file
@@ -255,7 +257,7 @@ def test_a_long_value_is_in_a_file_that_the_job_gets_as_an_input(pipelines):
         "Package": set(),
         "Payload": {"FIELD_DEFAULTS"},
     }
-    assert "Hp_tab_field_list" not in specs_of(wide())
+    assert "Hp_tab_field_list" not in aws_plan(wide()).specs
 
 
 def test_a_list_of_csv_columns_is_a_variable_of_the_model_up_to_its_limit():
@@ -269,7 +271,7 @@ def test_a_list_of_csv_columns_is_a_variable_of_the_model_up_to_its_limit():
             definition(scoring(20))
     columns = steps["BatchScoreModel"]["Arguments"]["PrimaryContainer"]["Environment"]["SERVING_CSV_COLUMNS"]
     assert len(columns) > LONGEST_VALUE
-    _, plan = aws_plan(scoring(10))
+    plan = aws_plan(scoring(10)).plan
     assert not [step.contract.name for step in plan.steps if step.in_file], "no job reads the list from a file"
     assert error.value.cause.startswith("settings.BatchScore.serving_csv_columns: ")
     assert "characters; the service accepts at most 1024" in error.value.cause

@@ -9,9 +9,10 @@ from pydantic import ValidationError
 
 from contracts.errors import ContractError
 from contracts.serving import ServingSettings
-from pipeline.aws.definition import definition, specs_of
+from pipeline.aws.definition import definition
 from pipeline.aws.deploy import parse_overrides
 from pipeline.aws.limits import _OPERATIONS, value_of
+from pipeline.aws.resolve import aws_plan
 from testing.pipelines import (
     APPROVED,
     AWS,
@@ -63,7 +64,7 @@ def test_records_are_scored_as_the_section_says(hosted):
     assert transform["ModelClientConfig"] == {"InvocationsTimeoutInSeconds": 900}
     assert transform["TransformResources"]["InstanceCount"] == 2
     assert transform["TransformResources"]["InstanceType"] == {"Get": "Parameters.BatchScoreInstanceType"}
-    assert specs_of(everything())["BatchScoreInstanceType"].default == "ml.c5.xlarge"
+    assert aws_plan(everything()).specs["BatchScoreInstanceType"].default == "ml.c5.xlarge"
 
 
 def test_the_scoring_model_is_the_checked_package_with_the_limits_of_the_section(hosted):
@@ -101,7 +102,7 @@ def test_a_package_that_is_deployed_is_approved_and_no_execution_changes_this(ho
     assert sent(hosted, kind, "Registration")["ModelApprovalStatus"] == "Approved"
     config = KINDS[kind]()
     with pytest.raises(ContractError, match="parameter ApprovalStatus: unknown"):
-        parse_overrides(config, specs_of(config), {"ApprovalStatus": "PendingManualApproval"})
+        parse_overrides(aws_plan(config), {"ApprovalStatus": "PendingManualApproval"})
 
 
 @pytest.mark.parametrize("approval", ["PendingManualApproval", "Rejected"])
@@ -197,7 +198,7 @@ def test_a_batch_transform_has_no_volume_and_no_maximum_duration(field, value):
         batch_score={},
     )
     with pytest.raises(ContractError, match=f"aws.steps.BatchScore.{field}: is set, and a batch transform has none"):
-        specs_of(config)
+        aws_plan(config)
 
 
 def executed(steps, client, parameters):
@@ -232,7 +233,7 @@ def executed(steps, client, parameters):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_service_makes_the_endpoint_and_the_scores_of_a_definition(hosted, kind, local_aws):
     client = boto3.client("sagemaker")
-    parameters = {name: spec.default for name, spec in specs_of(KINDS[kind]()).items()}
+    parameters = {name: spec.default for name, spec in aws_plan(KINDS[kind]()).specs.items()}
     name = {"real_time": "claims"}.get(kind, "demo")
     executed(hosted[kind], client, parameters)
     try:

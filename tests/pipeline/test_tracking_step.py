@@ -7,7 +7,8 @@ from pydantic import ValidationError
 
 from contracts.errors import ContractError
 from contracts.steps import PYTORCH_TRAINING, TRACKED, TRACKING
-from pipeline.aws.definition import aws_plan, definition, specs_of
+from pipeline.aws.definition import definition
+from pipeline.aws.resolve import aws_plan
 from pipeline.local.cache import ContentDigests, StepDirectory
 from pipeline.local.run import Run, _not_tracked, run_or_reuse
 from pipeline.plan import make_plan
@@ -60,7 +61,7 @@ def test_after_a_search_of_the_tuner_the_run_has_the_name_of_the_best_job():
 
 def test_hyperparameters_of_other_sections_are_no_parameters():
     config = configuration(aws=CONNECTED, mlflow=SENT_BY_JOB)
-    assert not [name for name in specs_of(config) if name.startswith("Hp_mlflow")]
+    assert not [name for name in aws_plan(config).specs if name.startswith("Hp_mlflow")]
 
 
 def test_a_job_with_a_network_sends_its_results_itself():

@@ -6,8 +6,9 @@ import pytest
 from pydantic import ValidationError
 
 from contracts.errors import ContractError
-from pipeline.aws.definition import definition, specs_of
+from pipeline.aws.definition import definition
 from pipeline.aws.deploy import parse_overrides, start
+from pipeline.aws.resolve import aws_plan
 from testing.pipelines import AWS, EVERYTHING, all_steps, alternative, configuration, everything, loopback_only
 
 GROUPS = alternative().aws.training.model_dump()["instance_groups"]
@@ -58,7 +59,7 @@ def test_instance_groups_replace_the_instances_and_their_parameters(grouped):
         {"InstanceGroupName": "cpu", "InstanceType": "ml.m5.xlarge", "InstanceCount": 1},
     ]
     assert not {"InstanceType", "InstanceCount"} & set(grouped["ResourceConfig"])
-    assert not {"PyTorchTrainingInstanceType", "PyTorchTrainingInstanceCount"} & set(specs_of(alternative()))
+    assert not {"PyTorchTrainingInstanceType", "PyTorchTrainingInstanceCount"} & set(aws_plan(alternative()).specs)
 
 
 def test_the_container_learns_its_group_which_alone_receives_the_channels(grouped):
@@ -136,10 +137,10 @@ def test_a_key_of_volumes_is_refused_if_only_other_instance_groups_have_local_st
 def test_instances_are_set_once():
     aws = {**AWS, "training": {"instance_groups": GROUPS, "training_group": "gpu"}}
     with pytest.raises(ContractError, match="aws.steps.PyTorchTraining.instance_count: is set, and"):
-        specs_of(configuration(aws={**aws, "steps": {"PyTorchTraining": {"instance_count": 2}}}))
+        aws_plan(configuration(aws={**aws, "steps": {"PyTorchTraining": {"instance_count": 2}}}))
 
 
 def test_an_execution_cannot_name_a_prefix_that_the_bucket_does_not_allow():
     config = configuration(aws={**AWS, "inputs": {"pretrained": EXPRESS}})
     with pytest.raises(ContractError, match="parameter Input_pretrained: .* must end in /"):
-        parse_overrides(config, specs_of(config), {"Input_pretrained": EXPRESS + "bert"})
+        parse_overrides(aws_plan(config), {"Input_pretrained": EXPRESS + "bert"})

@@ -1,0 +1,75 @@
+"""Resolve a configuration for AWS: check it as a whole, before anything is built or sent."""
+
+from contracts.errors import ContractError
+from contracts.steps import BATCH_SCORE, PYTORCH_TRAINING, REGISTRATION
+from pipeline.aws.parameters import AwsPlan
+from pipeline.aws.session import partition_of
+from pipeline.config import PipelineConfig
+from pipeline.config_aws import LONGEST_PROCESSING, Aws, Machine
+from pipeline.graph import SEVERAL_INSTANCES
+from pipeline.plan import Plan, make_plan
+
+
+def aws_plan(config: PipelineConfig) -> AwsPlan:
+    """Check the configuration for AWS, and return it with what follows from it.
+
+    Raises:
+        ContractError: there is no section `aws`, or the configuration contradicts itself.
+    """
+    if config.aws is None:
+        raise ContractError("aws: is missing", "Add the section aws: region, role, image and bucket at least.")
+    partition_of(config.aws.region)
+    plan = make_plan(config, config.aws.inputs, section="aws.inputs", tuner=True)
+    if plan.tuner is not None and config.aws.training.tensorboard:
+        raise ContractError(
+            "aws.training.tensorboard: is true, but training jobs of SageMaker's tuner cannot upload curves",
+            "Set it to false, or tuning.engine to container.",
+        )
+    _check_machines(config.aws, plan)
+    if config.aws.network_isolation and "mlflow_tracking_uri" in plan.hyperparameters:
+        raise ContractError(
+            "mlflow_tracking_uri: is a hyperparameter, but the training job has no network (aws.network_isolation)",
+            "Set it in the section mlflow, without sent_by: a step sends the results.",
+        )
+    resolved = AwsPlan(config, config.aws, plan)
+    training = resolved.machine(PYTORCH_TRAINING.name)
+    if config.aws.training.instance_groups:
+        why = "aws.training.instance_groups is set too"
+        _require_default(training, PYTORCH_TRAINING.name, "instance_type", "instance_count", why=why)
+    runtime = training.max_runtime_seconds
+    if config.aws.spot.enabled and config.aws.spot.max_wait_seconds < runtime:
+        raise ContractError(
+            f"aws.spot.max_wait_seconds: is {config.aws.spot.max_wait_seconds}, less than training's limit {runtime}",
+            "Increase it, or reduce aws.steps.PyTorchTraining.max_runtime_seconds.",
+        )
+    return resolved
+
+
+def _check_machines(aws: Aws, plan: Plan) -> None:
+    """Raise ContractError for instances of a step that it cannot have."""
+    processing = {step.contract.name for step in plan.steps if step.contract.kind == "processing"}
+    on_instances = [step.contract.name for step in plan.steps if step.contract is not REGISTRATION]
+    for name, machine in aws.steps.items():
+        if name not in on_instances:
+            raise ContractError(
+                f"aws.steps.{name}: is not a step that runs on instances", f"Use one of: {', '.join(on_instances)}."
+            )
+        if name == BATCH_SCORE.name:
+            _require_default(machine, name, "volume_gb", "max_runtime_seconds", why="a batch transform has none")
+        if name in processing and machine.max_runtime_seconds > LONGEST_PROCESSING:
+            raise ContractError(
+                f"aws.steps.{name}.max_runtime_seconds: is {machine.max_runtime_seconds}, but a processing job runs "
+                f"{LONGEST_PROCESSING} s (5 days) at most",
+                f"Set it to {LONGEST_PROCESSING} or less.",
+            )
+        if name not in SEVERAL_INSTANCES and machine.instance_count != 1:
+            raise ContractError(
+                f"aws.steps.{name}.instance_count: is {machine.instance_count}, but this step runs on one instance",
+                f"Only {' and '.join(SEVERAL_INSTANCES)} can run on several instances.",
+            )
+
+
+def _require_default(machine: Machine, step: str, *fields: str, why: str) -> None:
+    for field in fields:
+        if getattr(machine, field) != Machine.model_fields[field].default:
+            raise ContractError(f"aws.steps.{step}.{field}: is set, and {why}", "Remove it.")
