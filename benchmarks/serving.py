@@ -16,9 +16,9 @@ import onnxruntime
 
 from benchmarks.printing import print_machine, print_table
 from benchmarks.review_data import COLUMNS, REPOSITORY, generate_reviews, lay_out_job, require_minilm
+from container.cores import available_cores
 from container.data.records import pad_text
 from container.preprocessing.transform import Preprocessor
-from container.processes import available_cores
 from container.tables.records import records_to_table
 from contracts import artifacts
 from contracts.serving import CSV, JSON

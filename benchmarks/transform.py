@@ -14,8 +14,8 @@ from benchmarks.printing import print_machine, print_table
 from benchmarks.review_data import generate_reviews, require_minilm
 from benchmarks.serving import train_to_serve
 from benchmarks.serving_memory import resident
+from container.cores import available_cores
 from container.predictor import Predictor
-from container.processes import available_cores
 from container.serving.application import execution_parameters
 from contracts import artifacts
 from contracts.serving import JSON_LINES, ServingSettings

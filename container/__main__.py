@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from container.cores import share_of_cores
 from container.planning.arguments import add_plan_arguments, positive
 from container.processes import end_process
 from contracts.errors import ContractError
@@ -259,4 +260,5 @@ def _stop_before_the_command(*_: object) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, _stop_before_the_command)
+    os.environ.update(share_of_cores(1))  # before libraries that start threads are imported
     sys.exit(main())

@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from container.cores import available_cores
 from container.data.records import RecordArrays, onnx_inputs
 from container.decision.decision import Decision
-from container.processes import available_cores
+from container.onnx_session import open_session
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.text_fields import Role, TextInputs
@@ -35,8 +36,6 @@ class OnnxBackend:
     def __init__(
         self, folder: Path, texts: Mapping[Role, TextInputs], *, variant: str | None, threads: int | None
     ) -> None:
-        import onnxruntime
-
         path = folder / artifacts.onnx_file(variant)
         if not path.is_file():
             raise ContractError(
@@ -45,9 +44,7 @@ class OnnxBackend:
                 if variant is None
                 else f"Train with onnx_variants [{variant!r}]; the log gives the reason if the variant was not kept.",
             )
-        self._options = onnxruntime.SessionOptions()
-        if threads is not None:
-            self._options.intra_op_num_threads = _at_most_cores(threads)
+        self._threads = available_cores() if threads is None else _at_most_cores(threads)
         self._session = self._load(path)
         self._head_file = folder / artifacts.head_file(variant)
         self._roles, self._texts = list(texts), list(texts.values())
@@ -101,10 +98,8 @@ class OnnxBackend:
         return {node.name for node in self._head.get_inputs()}
 
     def _load(self, path: Path) -> "onnxruntime.InferenceSession":
-        import onnxruntime
-
         try:
-            return onnxruntime.InferenceSession(str(path), self._options, providers=["CPUExecutionProvider"])
+            return open_session(path, threads=self._threads)
         except Exception as error:  # onnxruntime's exceptions derive from Exception only
             raise ContractError(f"{path}: cannot be loaded: {error}", "Copy the model folder again.") from error
 

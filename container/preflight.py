@@ -3,6 +3,7 @@
 import logging
 from functools import partial
 
+from container.cores import available_cores
 from container.log_once import log_detail, log_once
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.encoder_checks import check_encoders, warn_of_layer_settings
@@ -98,6 +99,7 @@ def check_before_preparing(paths: JobPaths, hp: Hyperparameters, *, hosts: int, 
     Raises:
         ContractError: the job cannot run with these settings on these processes.
     """
+    _check_threads(hp, per_host=per_host)
     degrees = check_settings(paths, hp, hosts=hosts, per_host=per_host)
     for line in describe_hyperparameters(hp):
         log_detail(logger, "%s", line)
@@ -107,6 +109,18 @@ def check_before_preparing(paths: JobPaths, hp: Hyperparameters, *, hosts: int, 
     _warn_of_attention_dropout(hp)
     _warn_of_frozen_random_embeddings(hp)
     _suggest_head_lr(hp)
+
+
+def _check_threads(hp: Hyperparameters, *, per_host: int) -> None:
+    """Raise ContractError if a worker has fewer cores than threads."""
+    cores, workers = available_cores(), per_host * (hp.tuning.parallel or 1 if hp.tuning else 1)
+    most = max(1, cores // workers)
+    if hp.num_threads != "auto" and hp.num_threads > most:
+        raise ContractError(
+            f"num_threads: is {hp.num_threads}, but this machine has {counted(cores, 'core')} for "
+            f"{counted(workers, 'worker')}",
+            f"Set it to a number from 1 to {most}, or to auto.",
+        )
 
 
 def _check_compiler(hp: Hyperparameters) -> None:

@@ -131,8 +131,3 @@ def missing_for_compile() -> str | None:
         return "this machine has no C++ compiler"
     header = Path(sysconfig.get_path("include"), "Python.h")  # inductor and Triton compile modules for Python
     return None if header.exists() else f"this machine has no {header}"
-
-
-def available_cores() -> int:
-    """Return the number of cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -49,6 +49,7 @@ ModelClassName = Annotated[str, AfterValidator(lambda name: ALIASES.get(name, na
 Label = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER)]
 KernelSize = Annotated[int, Field(ge=1, le=1_024)]
 Channels = Annotated[int, Field(ge=1, le=16_384)]
+Threads = Annotated[int, Field(ge=1, le=1_024)]
 Threshold = Annotated[float, Field(gt=0, lt=1)]
 ClassWeight = Annotated[float, Field(ge=1e-6, le=1e6)]  # only ratios matter; in this range, float32 sums are exact
 _TAG_KEY = Pattern(r"[\w./: ][\w./: -]*", "letters, digits, blanks and _ . / : -, of which - is not the first")

@@ -14,7 +14,9 @@ from onnx import TensorProto, helper, numpy_helper
 from container.companion.bag import BUCKETS, MULTIPLIER, TokenBag
 from container.companion.linear import LinearText
 from container.companion.trees import FittedTrees
+from container.cores import threads_of
 from container.data.records import RecordArrays, onnx_inputs
+from container.onnx_session import open_session
 from contracts.artifacts import ONNX_FEATURES, ONNX_TABULAR
 from contracts.text_fields import ModelTextField, TextInputs
 
@@ -44,7 +46,7 @@ class Companion:
 
     @cached_property
     def _session(self) -> onnxruntime.InferenceSession:
-        return onnxruntime.InferenceSession(self.graph.SerializeToString(), providers=["CPUExecutionProvider"])
+        return open_session(self.graph.SerializeToString(), threads=threads_of(_MOST_TOKENS))
 
 
 def predict(

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir
-import onnxruntime
 import torch
 from onnx_ir import Graph
 from onnx_ir.convenience import replace_all_uses_with
@@ -35,6 +34,7 @@ from container.export.decision_layer import DecisionLayer
 from container.export.head import write_head
 from container.export.repeated_layers import calls_of_layers, inline_layers
 from container.models.ensemble import Network
+from container.onnx_session import open_session
 from container.processes import without_collection
 from contracts.artifacts import ONNX_FEATURES, ONNX_OUTPUT, ONNX_TABULAR, head_file
 from contracts.errors import ContractError, first_line
@@ -136,7 +136,7 @@ def check_parity(
     Raises:
         RuntimeError: a difference above 1e-4, or a probability is NaN.
     """
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = open_session(path, threads=torch.get_num_threads())
     shapes, largest = [], 0.0
     for sample in samples:
         with torch.no_grad():

@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from container.cores import share_of_cores
 from container.failure import Failure
 from container.hosts.control import Control
 from container.hosts.topology import Topology
 from container.job import Fold, Job, Scratch
 from container.launch.workers import StopHandler, Workers
 from container.preflight import processes_per_host
-from container.processes import available_cores
 from container.timeline import Timeline
 from container.training.checkpoint_files import LAST, complete_checkpoints
 from contracts import artifacts
@@ -74,11 +74,9 @@ class Shares:
 
     def environment(self, slot: int) -> dict[str, str]:
         """Return the variables that limit the workers of one of the parallel trials to its share."""
-        share = {}
+        share = share_of_cores(self.parallel * self.num_workers)
         if self.devices:
             share["CUDA_VISIBLE_DEVICES"] = ",".join(self.devices[slot * self.num_workers :][: self.num_workers])
-        if self.parallel > 1 and "OMP_NUM_THREADS" not in os.environ:
-            share["OMP_NUM_THREADS"] = str(max(1, available_cores() // (self.parallel * self.num_workers)))
         return share
 
 

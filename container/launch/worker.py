@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+from container.cores import available_cores, given_threads
 from container.errors import StopAgreed
 from container.failure import Failure
 from container.job import Job, Scratch, write_json
@@ -43,6 +44,8 @@ def run(job: Job, stop: StopFlag) -> None:
     degrees = ParallelDegrees.resolve(job.hp, dist.get_world_size(), per_host=per_host)
     ranks = build_mesh(degrees, timeout_minutes=timeout)
     stay_near(ranks.device)
+    fixed = given_threads(os.environ) if job.hp.num_threads == "auto" else job.hp.num_threads
+    ranks = ranks.with_threads(cores=available_cores(), fixed=fixed)
     choose_matrix_products(ranks.device)
     data = JobData.open(job)
     if job.kind == "trial":
@@ -56,6 +59,7 @@ def run(job: Job, stop: StopFlag) -> None:
     if ranks.is_first:
         from container.results.finish import finish  # its imports take a second, which the first step need not wait
 
+        torch.set_num_threads(ranks.threads.prediction.number)
         finish(job, ranks, trained, data=data, stop=stop)
 
 

@@ -13,6 +13,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from types import MappingProxyType
 
+from container.cores import share_of_cores
 from container.errors import HostTrouble, StoppedBeforeTraining
 from container.failure import Failure, root_cause
 from container.hosts.control import STOP, Control
@@ -20,7 +21,7 @@ from container.hosts.gpus import cuda_compat
 from container.hosts.network import network_environment
 from container.job import Attempt, Job, Restart, Scratch, write_json
 from container.log_once import log_once
-from container.processes import PARENT_PID, available_cores
+from container.processes import PARENT_PID
 from container.start import start_command
 from container.training.checkpoint_files import complete_checkpoints
 from contracts.ports import free_port
@@ -217,11 +218,11 @@ class Workers:
     def _environment(self) -> dict[str, str]:
         code = str(Path(__file__).parent.parent)
         return {
-            "OMP_NUM_THREADS": str(max(1, available_cores() // self._num_workers)),
             **unset_defaults(os.environ),
             **network_environment(self._control.topology, self._control.address()),
             **os.environ,
             **_cuda_libraries(os.environ),
+            **share_of_cores(self._num_workers),
             **self._share,
             PARENT_PID: str(os.getpid()),
             "HF_HUB_OFFLINE": "1",  # the supervisor has downloaded the encoder

@@ -2,15 +2,14 @@
 
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import TypeVar
 
 import torch
 from torch import nn
 
+from container.cores import memory_limit
 from contracts.errors import ContractError
 
-_CONTAINER_LIMIT = Path("/sys/fs/cgroup/memory.max")
 _BYTES = 4  # of a parameter in float32
 
 _AnyModule = TypeVar("_AnyModule", bound=nn.Module)
@@ -43,5 +42,4 @@ def build_if_it_fits(build: Callable[[], _AnyModule], *, part: str, settings: st
 
 def _memory_bytes() -> int:
     machine = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    limit = _CONTAINER_LIMIT.read_text().strip() if _CONTAINER_LIMIT.is_file() else "max"
-    return machine if limit == "max" else min(machine, int(limit))
+    return min(machine, memory_limit() or machine)

@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field, replace
 from datetime import timedelta
 
 import torch
@@ -13,6 +13,7 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 
 from container.hosts.gpus import VISIBLE, count_gpus
 from container.parallel.degrees import DATA_AXES, MODEL_AXES, ParallelDegrees
+from container.parallel.threads import RankThreads
 from contracts.errors import ContractError, first_line
 
 # Environment variable for tests: "1" = all ranks of a host share its first GPU (docs/testing.md).
@@ -29,6 +30,7 @@ class RankMesh:
         device: the device of this rank.
         mesh: the device mesh; None if all axes have size 1.
         coordinates: this rank's coordinate on each axis of the mesh.
+        threads: of its computations on the CPU.
     """
 
     device: torch.device
@@ -37,6 +39,7 @@ class RankMesh:
     rank: int
     world_size: int
     coordinates: Mapping[str, int]
+    threads: RankThreads = field(default_factory=RankThreads)
 
     def size(self, axis: str) -> int:
         """Return the number of ranks along `axis`; 1 if it is not in the mesh."""
@@ -95,6 +98,22 @@ class RankMesh:
         if self.world_size > 1:
             dist.all_reduce(values)
         return values
+
+    def with_threads(self, *, cores: int, fixed: int | None) -> "RankMesh":
+        """Return this rank with `fixed` threads, or the number that its computations will show. Collective.
+
+        Nothing is measured for a GPU, whose computations take one thread of the host.
+
+        Args:
+            cores: most threads of this rank. The number of all ranks is at most the least of theirs.
+        """
+        if self.device.type != "cpu":
+            torch.set_num_threads(fixed or cores)
+            return replace(self, threads=RankThreads())
+        of_ranks = torch.zeros(self.world_size)
+        of_ranks[self.rank] = cores
+        fewest = int(self.sum(of_ranks).min())
+        return replace(self, threads=RankThreads.measured(cores=fewest, fixed=fixed, sum_over_ranks=self.sum))
 
 
 def init_distributed(*, timeout_minutes: float) -> None:

@@ -8,14 +8,15 @@ from pathlib import Path
 
 import torch
 
+from container.cores import available_cores, given_threads
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.parallelize import parallelize
+from container.parallel.threads import ThreadChoice
 from container.planning.arguments import HERE
 from container.planning.catalogue import Catalogue, Instance
 from container.planning.memory import GIB, fake_ranks
 from container.planning.speed import Measurements, Speed, work_of
 from container.planning.workload import Workload
-from container.processes import available_cores
 from container.training.objective import WeightedCrossEntropy
 from container.training.optimizer import build_optimizer
 from container.training.precision import precision_of
@@ -77,24 +78,28 @@ def from_check(catalogue: Catalogue, file: Path) -> Calibration:
 
 def _step_seconds(work: Workload) -> float:
     """Return the median time of an optimizer step of batch_size records in this process."""
-    torch.set_num_threads(available_cores())
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     work = work.changed({"strategy": "auto", "accumulate_grad_batches": 1})
     hp = work.hp
+    fixed = given_threads(os.environ) if hp.num_threads == "auto" else hp.num_threads
+    threads = ThreadChoice("a step", cores=available_cores(), fixed=fixed, sum_over_ranks=lambda sums: sums)
     times: list[float] = []
+    spent = 0.0
     with fake_ranks(ParallelDegrees(), device) as ranks:
         execution = parallelize(work.build().train(), ranks, hp, precision=precision_of(hp, device))
         optimizer = build_optimizer(hp, execution.module)
         objective = WeightedCrossEntropy([1.0] * hp.num_classes, device)
         batch = work.batch(hp.batch_size, margin=0).to(device)
-        while len(times) < _STEPS and sum(times) < _MOST_SECONDS:
-            start = time.perf_counter()
-            optimizer.zero_grad(set_to_none=True)
-            normaliser = torch.ones((), device=device)
-            execution.forward_backward([batch], objective=objective, normaliser=normaliser, scale_loss=_unscaled)
-            execution.clip_grad_norm(1.0)  # waits for a GPU
-            optimizer.step()
-            times.append(time.perf_counter() - start)
+        while len(times) < _STEPS and spent < _MOST_SECONDS:
+            start, is_chosen = time.monotonic(), threads.is_chosen
+            with threads.measured(batch.num_tokens):
+                optimizer.zero_grad(set_to_none=True)
+                normaliser = torch.ones((), device=device)
+                execution.forward_backward([batch], objective=objective, normaliser=normaliser, scale_loss=_unscaled)
+                execution.clip_grad_norm(1.0)  # waits for a GPU
+                optimizer.step()
+            spent += time.monotonic() - start
+            times = [*(times if is_chosen else ()), time.monotonic() - start]
     return statistics.median(times[_WARMUP:] or times)
 
 

@@ -15,13 +15,14 @@ from typing import Any
 
 import torch
 
+from container.cores import available_cores
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.encoder_checks import check_against_model
 from container.planning.catalogue import Catalogue, Instance
 from container.planning.memory import GIB, Memory, job_memory
 from container.planning.speed import JobTime, Layout, Measurements, idle_share, job_time
 from container.planning.workload import Workload
-from container.processes import available_cores, end_with_parent
+from container.processes import end_with_parent
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from container.cores import available_cores
 from container.log_once import log_detail
 from container.preprocessing.data_summary import log_split, summarize_split
 from container.preprocessing.fingerprint import FINGERPRINT_LENGTH, input_fingerprint, tokenizer_digest
@@ -26,7 +27,6 @@ from container.preprocessing.risk_tables import fold_of
 from container.preprocessing.scan import TableColumns, scan_held_out, scan_train
 from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
 from container.preprocessing.split_file import write_split
-from container.processes import available_cores
 from container.tables.channel_files import check_columns, input_format, iter_tables
 from container.tables.data_files import find_data_files
 from container.tables.values import texts

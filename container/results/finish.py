@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
+from container.cores import threads_for
 from container.data.split import PreparedSplit
 from container.decision.decision import Decision
 from container.decision.softmax import softmax
@@ -59,7 +60,8 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     companion, issues = combined.companion, None
     if hp.label_issues:
         folder, networks = job.paths.output_data, trained.out_of_fold
-        issues = report_label_issues(folder, data, combined.out_of_fold, networks=networks)
+        with threads_for(len(data.splits["train"]) * hp.num_classes):
+            issues = report_label_issues(folder, data, combined.out_of_fold, networks=networks)
         job.timeline.mark("label issues")
     if stop.requested:  # what follows the export is soon complete
         raise StopAgreed
@@ -130,16 +132,17 @@ def _without_skipped(hp: Hyperparameters) -> Hyperparameters:
 def _fit_decision(job: Job, trained: Trained, data: JobData) -> Decision:
     labels = {name: split.column("label").to_numpy() for name, split in data.splits.items()}
     counted = labels["train"] >= 0
-    decision = fit_decision(
-        job.hp,
-        logits=trained.logits,
-        labels=labels,
-        weights={name: data.splits[name].weights() for name in trained.logits} if job.hp.weight_name else None,
-        train_counts=np.bincount(
-            labels["train"][counted], data.splits["train"].weights()[counted], minlength=job.hp.num_classes
-        ),
-        class_weights=np.asarray(data.class_weights),
-    )
+    with threads_for(trained.logits["val"].size):
+        decision = fit_decision(
+            job.hp,
+            logits=trained.logits,
+            labels=labels,
+            weights={name: data.splits[name].weights() for name in trained.logits} if job.hp.weight_name else None,
+            train_counts=np.bincount(
+                labels["train"][counted], data.splits["train"].weights()[counted], minlength=job.hp.num_classes
+            ),
+            class_weights=np.asarray(data.class_weights),
+        )
     logger.info("decisions: %s", describe(decision))
     return decision
 
@@ -221,9 +224,11 @@ def _write_results(
 
     out = job.paths.output_data
     out.mkdir(parents=True, exist_ok=True)
+    with threads_for(sum(logits.size for logits in trained.logits.values())):
+        found = write_evaluation(out, evaluation)
     metrics: dict[str, float | None] = {
         name: value
-        for name, value in write_evaluation(out, evaluation).items()
+        for name, value in found.items()
         if name.split("/")[0] in evaluation.splits and (value is None or isinstance(value, (int, float)))
     }
     _write_predict_results(out / artifacts.PREDICT_RESULTS, evaluation.splits)

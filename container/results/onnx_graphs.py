@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
+import torch
 
 from container.companion.blend import BlendedCompanion
 from container.data.split import PreparedSplit
@@ -20,6 +20,7 @@ from container.export.head import write_head
 from container.export.onnx import export_onnx, feed_of
 from container.export.variants import WRITERS
 from container.models.ensemble import Ensemble, Network
+from container.onnx_session import open_session
 from container.results.explain import even_sample
 from contracts import artifacts
 from contracts.errors import first_line
@@ -179,7 +180,7 @@ def _runs(
     path: Path, model: Network, hp: Hyperparameters, *, val: PreparedSplit, positions: np.ndarray, batch: int
 ) -> Iterator[tuple[np.ndarray, float]]:
     """Yield the probabilities of the records at `positions` in batches, and the seconds that each took. [B, K]"""
-    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    session = open_session(path, threads=torch.get_num_threads())
     for start in range(0, len(positions), batch):
         feed = feed_of(model, hp, val.pack(positions[start : start + batch]))
         began = time.perf_counter()

@@ -155,7 +155,8 @@ class Trainer:
         with prefetched(steps, self._ranks.device) as batches:
             for packed, following in itertools.pairwise(itertools.chain(batches, [None])):
                 assert packed is not None, "only the last has no following one"
-                self._step(packed, following)
+                with self._ranks.threads.training.measured(sum(batch.num_tokens for batch in packed)):
+                    self._step(packed, following)
                 if state.consumed == len(self._train):
                     state.epoch, state.consumed = state.epoch + 1, 0
                 if self._schedule.validation_due(state.step):

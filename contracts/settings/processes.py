@@ -5,6 +5,7 @@ from typing import Literal
 from contracts import conditions
 from contracts.declaration import Settings, declare
 from contracts.model_classes import TRANSFORMER_CLASSES
+from contracts.value_types import Threads
 
 # Under these schedules each rank has two shorter stages. Zero-bubble schedules run the backward pass in two parts.
 ZERO_BUBBLE_SCHEDULES = ("InterleavedZeroBubble", "ZBVZeroBubble")
@@ -19,6 +20,11 @@ class ProcessSettings(Settings):
 
     preprocess_workers: int | None = declare(None, scope="run", ge=1, le=1_024)
     """Processes that prepare data. Default: number of cores."""
+
+    num_threads: Threads | Literal["auto"] = declare("auto", scope="run")
+    """Threads of each worker's computations on the CPU, at most its share of the cores. auto = OMP_NUM_THREADS if you set
+    it, else the number with which the first steps are fastest.
+    """
 
     strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp", "pp", "branch"] = declare(
         "auto", scope="run", needs=(conditions.PROCESSES,)

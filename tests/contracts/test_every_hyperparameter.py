@@ -180,7 +180,7 @@ ELSEWHERE = {
     "compile": "test_data_parallel.py", "tf32": "test_precision.py", "max_restarts": "test_interruptions.py",
     "tuning": "test_search.py", "ensemble": "test_ensemble.py", "cross_fit": "test_ensemble.py",
     "ensemble_model": "test_ensemble.py", "process_group_timeout_minutes": "test_process_settings.py",
-    "log_all_ranks": "test_process_settings.py", "profile": "test_profiling.py",
+    "num_threads": "test_threads.py", "log_all_ranks": "test_process_settings.py", "profile": "test_profiling.py",
     **{f"mlflow_{name}": "test_tracking.py" for name in ("tracking_uri", "experiment", "run_name", "tags")},
     "preset": "test_presets.py", "calibration": "test_decision.py", "target_prior": "test_decision.py",
     "decision_threshold": "test_decision.py", "draft": "test_draft.py", "companion": "test_companion_job.py",

@@ -2,8 +2,8 @@
 
 import pytest
 
+from container.cores import CORES
 from container.launch.run_queue import Shares, show_curves
-from container.processes import available_cores
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
@@ -39,9 +39,10 @@ def test_parallel_trials_share_no_gpu(monkeypatch):
 
 
 def test_parallel_trials_share_the_cores(monkeypatch):
-    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    assert shares(0, 2).environment(0) == {"OMP_NUM_THREADS": str(max(1, available_cores() // 2))}
-    assert shares(0).environment(0) == {}
+    monkeypatch.setattr("container.cores.available_cores", lambda: 8)
+    assert shares(0, 2).environment(0)[CORES] == "4"
+    assert shares(0, 2, nproc_per_node=2).environment(1)[CORES] == "2"
+    assert shares(0).environment(0)[CORES] == "8"
 
 
 def test_more_trials_than_gpus_are_refused():
