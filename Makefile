@@ -7,7 +7,7 @@ JOBS ?= 2
 PAGES := *.md docs/*.md hyperparams/*.md requirements/*.md benchmarks/log.md
 PARALLEL := --numprocesses $(JOBS) --dist loadfile# tests of one file share trained jobs, so one process runs them
 
-.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-gpu test-long gpu-check faults host-faults fuzz parity lint docs bench bench-classes bench-explain bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-peers bench-pipeline bench-plan bench-prepare bench-quality bench-reviews bench-preprocess bench-published bench-serving bench-text bench-transform bench-tune
+.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-gpu test-long gpu-check faults host-faults fuzz parity lint docs bench bench-busy bench-classes bench-explain bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-peers bench-pipeline bench-plan bench-prepare bench-quality bench-reviews bench-preprocess bench-published bench-serving bench-text bench-transform bench-tune
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -91,6 +91,9 @@ docs: setup      ## regenerate the reference pages of docs/ and the picture in d
 	$(BIN)/python docs/generate_pipeline.py
 
 bench: bench-packing bench-prepare ## measure speed and memory
+
+bench-busy: setup ## measure whole jobs by threads: alone, beside a busy process, under a quota; the server (BUSY="--before DIR --rounds 3")
+	$(BIN)/python -m benchmarks.busy $(BUSY)
 
 bench-classes: setup ## measure every model class on the clothing reviews: quality, size, speed, latency
 	$(BIN)/python -m benchmarks.classes
