@@ -5,6 +5,7 @@ Each job runs from the start of its interpreter to its report, without OMP_NUM_T
 """
 
 import argparse
+import itertools
 import os
 import re
 import shutil
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -216,10 +217,11 @@ def _measure_jobs(
 
 
 def _simulate(jobs: Mapping[str, Path], version: Version) -> None:
-    """Print what both rules choose on more cores, by a model of the measured cost of barriers.
+    """Print what both rules choose on more cores, by two models of what two threads cost here.
 
-    A step of T1 seconds with one thread and T2 with two takes T1 / n + (T2 - T1 / 2) * (n - 1) seconds with n: the
-    barriers' cost grows with the number of threads that wait (EPCC's measurements of libgomp are near this line).
+    A step takes T1 seconds with one thread and T2 with two, L = T2 - T1 / 2 longer than half of it. barriers: each
+    further thread adds L, because threads wait for each other. serial: a part of the step does not become shorter. A
+    machine lies between them.
     """
     rows = []
     for name, job in jobs.items():
@@ -228,23 +230,24 @@ def _simulate(jobs: Mapping[str, Path], version: Version) -> None:
         if not {1, 2} <= rates.keys():
             print(f"{name}: no measurement with one and two threads: {line!r}")
             continue
-        one, two = 1 / rates[1], 1 / rates[2]
-        barrier = max(0.0, two - one / 2)
-        for cores in (2, 16, 96):
+        one = 1 / rates[1]
+        lost = max(0.0, 1 / rates[2] - one / 2)
+        models: dict[str, Callable[[int], float]] = {
+            "barriers": lambda n, one=one, lost=lost: one / n + lost * (n - 1),
+            "serial": lambda n, one=one, lost=lost: min(one, 2 * lost) + max(0.0, one - 2 * lost) / n,
+        }
+        for (model, seconds), cores in itertools.product(models.items(), (2, 16, 96)):
             choice = ThreadChoice(name, cores=cores, sum_over_ranks=lambda sums: sums)
             spent = 0.0
             for _ in range(_STEPS):
-                seconds = one / choice.number + barrier * (choice.number - 1)
-                spent += seconds
-                choice.add(seconds, 1)
-            old = one / cores + barrier * (cores - 1)
-            new = one / choice.number + barrier * (choice.number - 1)
-            rows.append(
-                [name, str(cores), str(cores), str(choice.number), f"{old / new:.1f}x", f"{spent / _STEPS / new:.3f}x"]
-            )
-    columns = ["job", "cores", "threads, old rule", "threads, new rule", "old time / new time"]
+                spent += seconds(choice.number)
+                choice.add(seconds(choice.number), 1)
+            new = seconds(choice.number)
+            ratios = f"{seconds(cores) / new:.2f}x", f"{spent / _STEPS / new:.3f}x"
+            rows.append([name, model, str(cores), str(cores), str(choice.number), *ratios])
+    columns = ["job", "model", "cores", "threads, old rule", "threads, new rule", "old time / new time"]
     columns.append(f"time of {_STEPS} steps with the measurement / without")
-    print_table("Other machines, by a model of the measured barriers", columns, rows)
+    print_table("Other machines, by two models of the time with two threads here", columns, rows)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from benchmarks.printing import print_table
-from container.cores import available_cores
-from container.parallel.threads import candidates
+from container.cores import available_cores, candidates
 from container.predictor import Predictor
 from testing.serving import many_clients, serving
 

@@ -97,6 +97,11 @@ def given_threads(environment: Mapping[str, str]) -> int | None:
     return int(number[1])
 
 
+def candidates(cores: int) -> list[int]:
+    """Return the numbers of threads to compare: the powers of 2 below `cores`, and `cores`."""
+    return [*(1 << power for power in range((cores - 1).bit_length())), cores]
+
+
 def threads_of(values: int) -> int:
     """Return how many threads a fit over `values` numbers, rows times features, feeds."""
     return min(given_threads(os.environ) or available_cores(), max(1, values // _VALUES_PER_THREAD))

@@ -9,6 +9,8 @@ from statistics import median
 
 import torch
 
+from container.cores import candidates
+
 logger = logging.getLogger(__name__)
 
 _AT_FIRST, _IN_TURN = 2, 4  # measurements of each number of threads: one after the other, then in turn
@@ -18,11 +20,6 @@ _WINDOW = 100  # computations whose mean rate is watched
 _FALLEN = 0.5  # of the chosen rate: below it, the measurement starts again
 
 Sum = Callable[[torch.Tensor], torch.Tensor]
-
-
-def candidates(cores: int) -> list[int]:
-    """Return the numbers of threads to compare: the powers of 2 below `cores`, and `cores`."""
-    return [*(1 << power for power in range((cores - 1).bit_length())), cores]
 
 
 class ThreadChoice:

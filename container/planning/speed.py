@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from container.cores import candidates
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.encoder_checks import EncoderShape
 from container.planning.catalogue import Instance
@@ -72,26 +73,35 @@ class Speed:
     """How fast one process computes.
 
     Attributes:
-        flops: FLOP/s of matrix products.
+        flops: FLOP/s of matrix products, of a core on CPUs.
         seconds_per_value: of memory traffic for a hidden state.
         seconds_per_layer: least time of a layer in a pass: its operations start one after another.
         measured: what one pass really takes, of the estimate; from --calibrate.
+        cores: of a CPU; a process takes the number of threads with the shortest pass, as training does.
+        seconds_per_thread: what each further thread adds to a layer's time, because the threads wait for each other.
     """
 
     flops: float
     seconds_per_value: float
     seconds_per_layer: float
     measured: float
+    cores: int = 1
+    seconds_per_thread: float = 0.0
 
     @classmethod
     def of(cls, instance: Instance, measurements: Measurements, *, half: bool) -> "Speed":
         """Return the speed of a process on `instance`, by the measured shares of the peaks in its data sheet."""
         gpu = instance.gpu
         if gpu is None:
-            peak = instance.vcpu * instance.vcpu_gflops * 1e9
             known = measurements["cpu"]
-            measured = known.get("measured", 1.0)
-            return cls(peak * known["product_share"], 0.0, known["seconds_per_layer"], measured)
+            return cls(
+                instance.vcpu_gflops * 1e9 * known["product_share"],
+                0.0,
+                known["seconds_per_layer"],
+                known.get("measured", 1.0),
+                cores=instance.vcpu,
+                seconds_per_thread=known["seconds_per_thread"],
+            )
         known = measurements["half"]
         peak = gpu.half_tflops if half else gpu.float32_tflops
         traffic = known["bytes_per_value"] * (1 if half else 2) / (gpu.bandwidth_gb * 1e9 * known["bandwidth_share"])
@@ -100,7 +110,11 @@ class Speed:
 
     def of_pass(self, work: Work) -> dict[str, float]:
         """Return the seconds of a pass by cause; what the launches take beyond the rest counts as compute."""
-        compute, traffic = work.flop / self.flops, work.values * self.seconds_per_value
+        compute = min(
+            work.flop / self.flops / threads + work.layers * self.seconds_per_thread * (threads - 1)
+            for threads in candidates(self.cores)
+        )
+        traffic = work.values * self.seconds_per_value
         waiting = max(0.0, work.layers * self.seconds_per_layer - compute - traffic)
         parts = {"compute": compute + waiting, "memory": traffic}
         return {cause: seconds * self.measured for cause, seconds in parts.items()}

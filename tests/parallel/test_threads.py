@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 import torch
 
-from container.cores import available_cores
-from container.parallel.threads import ThreadChoice, candidates
+from container.cores import available_cores, candidates
+from container.parallel.threads import ThreadChoice
 from container.preflight import check_before_preparing
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
