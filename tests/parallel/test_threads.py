@@ -7,17 +7,19 @@ from collections.abc import Callable
 from itertools import count
 
 import numpy as np
-import pandas as pd
 import pytest
 import torch
 
+from container import demo
 from container.cores import available_cores, candidates
+from container.demo_data import write_demo_data
 from container.parallel.threads import ThreadChoice
 from container.preflight import check_before_preparing
+from container.tables.channel_files import read_head
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
-from testing.jobs import CONFIGURATION, REPOSITORY, write_job
+from testing.jobs import CONFIGURATION, REPOSITORY, write_hyperparameters
 
 TOKENS = 1000
 
@@ -139,15 +141,20 @@ def test_num_threads_above_the_cores_of_a_worker_is_an_error(monkeypatch, tmp_pa
 
 
 @pytest.mark.slow
-def test_a_user_without_omp_num_threads_gets_the_model_of_one_thread(tmp_path):
+def test_the_demo_of_a_user_without_omp_num_threads_gives_the_model_of_one_thread(tmp_path):
     """The suite sets OMP_NUM_THREADS=1; here, processes of their own have what a user has."""
     probabilities = []
     user = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     for name, environment in (("one", {**user, "OMP_NUM_THREADS": "1"}), ("user", user)):
-        paths = write_job(tmp_path / name, overrides={"max_epochs": 6, "batch_size": 4})
+        paths = JobPaths(tmp_path / name)
+        write_demo_data(paths.root, rows=600, seed=7)
+        settings = {"text_name": None} | demo.CONFIGURATION | {"nproc_per_node": 1, "max_epochs": 1}
+        write_hyperparameters(paths, settings)
         command = [sys.executable, "-m", "container", "train", "--root", str(paths.root)]
         done = subprocess.run(command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout[-2000:]
         assert ("threads of training: " in done.stdout) == (name == "user" and available_cores() > 1)
-        probabilities.append(pd.read_csv(paths.output_data / "test_predictions.csv")["prob_class_1"].to_numpy())
+        (predictions,) = paths.output_data.glob("test_predictions.*")
+        (table,) = read_head([predictions], ["prob_class_1"], 600).table.columns
+        probabilities.append(np.array(table.to_pylist(), float))
     assert np.abs(probabilities[0] - probabilities[1]).max() < 1e-3
