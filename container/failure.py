@@ -43,6 +43,11 @@ _LOST_PEER = (
 )
 
 
+def now() -> float:
+    """Return the time of a failure, in seconds since the epoch: the failures of several hosts are compared."""
+    return time.time()  # noqa: TID251 - hosts share no monotonic clock
+
+
 @dataclass(frozen=True)
 class Failure:
     """The reason why a process ended.
@@ -80,7 +85,7 @@ class Failure:
         cause, fix = _explain(error)
         echo = any(_lost_peer(link) for link in _chain(error))
         is_known = any(isinstance(link, ContractError) for link in _chain(error))
-        return cls(" ".join(cause.split()), fix, detail, rank, echo, at=time.time(), is_known=is_known)
+        return cls(" ".join(cause.split()), fix, detail, rank, echo, at=now(), is_known=is_known)
 
     @classmethod
     def from_exit(cls, exit_code: int, *, who: str, rank: int | None = None, at: float = 0.0) -> "Failure":

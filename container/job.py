@@ -25,7 +25,7 @@ class Restart:
         number: 1 for the first.
         of: max_restarts.
         cause: which worker died, and how.
-        at: time of its death, in seconds since the epoch.
+        at: time at which it was noticed, by the monotonic clock of this host.
     """
 
     number: int

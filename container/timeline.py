@@ -20,11 +20,11 @@ class Timeline:
     """The phases of a job since `train` began.
 
     Attributes:
-        started: time at which `train` began, in seconds since the epoch.
+        started: time at which `train` began, by the monotonic clock that all processes of a host share.
         seconds: of each phase, in the order in which the phases first ended.
     """
 
-    started: float = field(default_factory=time.time)
+    started: float = field(default_factory=time.monotonic)
     seconds: dict[str, float] = field(default_factory=dict)
 
     def mark(self, name: str) -> None:
@@ -33,7 +33,7 @@ class Timeline:
 
     def elapsed(self) -> float:
         """Return the seconds since `train` began."""
-        return time.time() - self.started
+        return time.monotonic() - self.started
 
     def shares(self) -> Iterator[tuple[str, float, float]]:
         """Yield the name, the seconds and the share of each phase."""

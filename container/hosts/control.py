@@ -19,7 +19,7 @@ from typing import Any
 from pydantic import Field
 
 from container.errors import HostTrouble
-from container.failure import Failure
+from container.failure import Failure, now
 from container.hosts.topology import Topology
 from contracts.errors import ContractError
 from contracts.step_contract import StepSettings
@@ -216,7 +216,7 @@ class Control:
         if explained:
             return
         fix = "Read that host's log: its process was killed, or it lost the network connection to this host."
-        lost = Failure(f"host {peer} was lost: {why}", fix, killed=True, at=time.time())
+        lost = Failure(f"host {peer} was lost: {why}", fix, killed=True, at=now())
         message = {"host": peer, "key": FAILED, "value": asdict(lost)}
         self._note(message)
         if self.topology.leads:

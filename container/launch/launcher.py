@@ -11,7 +11,6 @@ import os
 import signal
 import sys
 import tempfile
-import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,7 +20,7 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-from container.failure import Failure, root_cause
+from container.failure import Failure, now, root_cause
 from container.job import Attempt, Job, Scratch, write_json
 from container.processes import PARENT_PID, die_with_parent, set_up_logging
 from container.start import start_command
@@ -67,7 +66,7 @@ def main(arguments: Sequence[str]) -> int:
             command = start_command("container.launch.worker", str(scratch.folder))
             failure = failure_of(scratch, run_workers(command, num_workers, attempt=attempt, logs=scratch.folder))
         except SignalException as error:  # the agent's, if a stop signals every process of the job
-            failure = Failure.from_exit(-error.sigval, who="the launcher of the workers", at=time.time())
+            failure = Failure.from_exit(-error.sigval, who="the launcher of the workers", at=now())
         except Exception as error:
             failure = Failure.from_exception(error)
         if failure is not None:

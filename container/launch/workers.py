@@ -15,7 +15,7 @@ from types import MappingProxyType
 
 from container.cores import share_of_cores
 from container.errors import HostTrouble, StoppedBeforeTraining
-from container.failure import Failure, root_cause
+from container.failure import Failure, now, root_cause
 from container.hosts.control import STOP, Control
 from container.hosts.gpus import cuda_compat
 from container.hosts.network import network_environment
@@ -132,7 +132,7 @@ class Workers:
             if stopping or not failure.killed or number == most:
                 return failure.after(number)
             number += 1
-            self._announce(Restart(number, of=most, cause=failure.cause, at=failure.at), job.paths.checkpoints)
+            self._announce(Restart(number, of=most, cause=failure.cause, at=time.monotonic()), job.paths.checkpoints)
             self.start(number)
 
     def abandon(self) -> None:
@@ -147,22 +147,22 @@ class Workers:
         stop_requested, report_by = False, None
         while not result.is_file():
             if launcher.poll() is not None:
-                return Failure.from_exit(launcher.returncode, who="the launcher of the workers", at=time.time())
+                return Failure.from_exit(launcher.returncode, who="the launcher of the workers", at=now())
             self._control.raise_trouble()
             if self._abandoned:
                 self._kill_all()
-                return Failure("the run was abandoned", at=time.time())
+                return Failure("the run was abandoned", at=now())
             if self._stop.requested and not stop_requested:
                 stop_requested = True
-                self._kill_at = self._kill_at or time.time() + STOP_GRACE
+                self._kill_at = self._kill_at or time.monotonic() + STOP_GRACE
                 self._request_stop()
             elif self._failed_elsewhere(number):
-                report_by = report_by or time.time() + _REPORT_GRACE
-                if self._stop.requested or time.time() > report_by:
+                report_by = report_by or time.monotonic() + _REPORT_GRACE
+                if self._stop.requested or time.monotonic() > report_by:
                     self._kill_all()
                 else:  # repeated in every pass: some workers may still be starting
                     _signal(self._pids(), signal.SIGTERM)
-            if self._kill_at is not None and time.time() > self._kill_at:
+            if self._kill_at is not None and time.monotonic() > self._kill_at:
                 logger.warning("the workers did not stop within %d s: killing them", STOP_GRACE)
                 self._kill_all()
                 self._kill_at = float("inf")

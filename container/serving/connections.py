@@ -151,7 +151,7 @@ class Server(TcpWSGIServer):
             len(self._map),
             most,
         )
-        latest = time.time() - _IDLE_SECONDS
+        latest = time.time() - _IDLE_SECONDS  # noqa: TID251 - the clock of waitress
         idle = [channel for channel in channels if not is_busy(channel) and channel.last_activity < latest]
         idle.sort(key=lambda channel: channel.last_activity)
         for channel in idle[: len(channels) - most // 2]:

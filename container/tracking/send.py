@@ -264,4 +264,4 @@ def _step(entry: Mapping[str, float | None]) -> int:
 
 def _milliseconds(entry: Mapping[str, float | None]) -> int:
     """Return the time of a log entry since the epoch; the present one for an entry without a time."""
-    return round(1000 * (entry.get("time") or time.time()))
+    return round(1000 * (entry.get("time") or time.time()))  # noqa: TID251 - a date

@@ -213,7 +213,7 @@ class Trainer:
         if restart is None:
             logger.info("first optimizer step done %.1f s after train began: %s", timeline.elapsed(), timeline)
         else:
-            seconds = time.time() - restart.at
+            seconds = time.monotonic() - restart.at
             logger.info("training continues %.1f s later (restart %d of %d)", seconds, restart.number, restart.of)
 
     def _totals(self, microbatches: Sequence[PackedBatch]) -> StepTotals:
@@ -273,7 +273,7 @@ class Trainer:
         self._loss_steps = 0
         progress = self._schedule.progress(state)
         rates = self._progress.report(state.step, progress, values)
-        state.history.append({"step": state.step, "epoch": progress, "time": time.time(), **values, **rates})
+        state.history.append({"step": state.step, "epoch": progress, "time": time.time(), **values, **rates})  # noqa: TID251 - a date, for charts
 
     def _validate(self) -> None:
         """Validate, record whether the metric is the best so far, and save a checkpoint."""
@@ -309,7 +309,7 @@ class Trainer:
         self._memory_is_logged = True
         return_freed_memory()
         self._progress.scalars(state.step, values)
-        state.history.append({"step": state.step, "epoch": progress, "time": time.time(), **values})
+        state.history.append({"step": state.step, "epoch": progress, "time": time.time(), **values})  # noqa: TID251 - a date, for charts
         self._run.save()
         self._progress.restart()
         self._job.timeline.mark("validate")

@@ -22,8 +22,8 @@ class ProcessSettings(Settings):
     """Processes that prepare data. Default: number of cores."""
 
     num_threads: Threads | Literal["auto"] = declare("auto", scope="run")
-    """Threads of each worker's computations on the CPU, at most its share of the cores. auto = OMP_NUM_THREADS if you set
-    it, else the number with which the first steps are fastest.
+    """Threads of each worker's computations on the CPU, at most its share of the cores. auto = OMP_NUM_THREADS if you
+    set it, else the number with which the first steps are fastest.
     """
 
     strategy: Literal["auto", "ddp", "fsdp", "hsdp", "tp", "pp", "branch"] = declare(
