@@ -145,7 +145,7 @@ def main() -> int:
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Measure whole jobs by threads, and the server.")
     parser.add_argument("--before", type=Path, help="a checkout of an earlier version, to compare with")
     parser.add_argument("--rounds", type=int, default=2)
     parts = ("jobs", "machines", "serving")
