@@ -185,6 +185,8 @@ def _add_init_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--group", metavar="NAME", help="keep rows with the same value in one split")
     about = "ISO 8601 times, or numbers: the oldest rows become train, the newest test"
     command.add_argument("--time", metavar="NAME", help=about)
+    about = "a job that init made: its splits are repeated, by its id, else by the number of the row"
+    command.add_argument("--splits-of", type=Path, metavar="JOB", help=about)
     command.add_argument("--tokenizer", metavar="NAME", help="the encoder: a folder or a Hugging Face id")
     command.add_argument("--force", action="store_true", help="replace the input of a job that is in the folder")
 

@@ -60,6 +60,16 @@ class JobPaths:
         return self.root / "input" / "config"
 
     @property
+    def init_record(self) -> Path:
+        """What `init` warned of, for the report."""
+        return self.config / "init.json"
+
+    @property
+    def split_record(self) -> Path:
+        """The split of each row of the table that `init` read."""
+        return self.config / "splits.parquet"
+
+    @property
     def hyperparameter_files(self) -> tuple[Path, ...]:
         """Return the files of hyperparameters; a later one takes precedence."""
         return (

@@ -117,10 +117,15 @@ def _metrics(jobs: Sequence[_Job]) -> Iterator[str]:
 
 def _differences(first: _Job, second: _Job) -> dict[str, str] | None:
     """Return the written difference of each metric; None without the same records."""
-    same = (first.class_labels, first.ids) == (second.class_labels, second.ids)
-    if not same or not np.array_equal(first.labels, second.labels):
+    rows = {name: row for row, name in enumerate(second.ids)}
+    order = (
+        np.arange(len(first.ids)) if first.ids == second.ids else np.array([rows.get(name, -1) for name in first.ids])
+    )
+    same = first.class_labels == second.class_labels and len(second.ids) == len(order) == len(np.unique(order))
+    if not same or (order < 0).any() or not np.array_equal(first.labels, second.labels[order]):
         return None
-    found = paired_differences(first.labels, first.scores, second.scores)
+    scores = Scores(second.scores.probabilities[order], second.scores.decided[order])
+    found = paired_differences(first.labels, first.scores, scores)
     return {
         name: f"{each.value:+.4f} (no interval)"
         if each.interval is None

@@ -135,6 +135,7 @@ class EvaluationInput:
         tuning: the summary of the search that chose the settings; None without a search.
         ensemble: for metrics.json: early_stop_metric on val of each network, and what serving costs; None if the job
             trained one network.
+        init_warnings: what init warned of when it made the job.
     """
 
     splits: Mapping[str, SplitPredictions]
@@ -160,3 +161,4 @@ class EvaluationInput:
     explained: Sequence[ExplainedRecord] = ()
     tuning: Mapping[str, Any] | None = None
     ensemble: Mapping[str, Any] | None = None
+    init_warnings: Sequence[str] = ()

@@ -51,6 +51,7 @@ def findings(
         *_variants(evaluation.variants),
         *_training(evaluation),
         *data_findings(evaluation.data_summary),
+        *(Finding("check", f"Of the raw table, init warned: {text}") for text in evaluation.init_warnings),
     ]
     ordered = sorted(found, key=lambda finding: ("check", "note", "good").index(finding.level))
     return [*verdict(main, evaluation.splits[main.split], evaluation.class_labels), *ordered]

@@ -5,8 +5,11 @@ import json
 import shlex
 import shutil
 import tempfile
+from dataclasses import asdict
 from pathlib import Path
 
+from container.init.earlier import earlier_splits, write_record
+from container.init.leaks import Doubt
 from container.init.profile import read_tables
 from container.init.report import page, summary_lines, table_lines
 from container.init.roles import Role
@@ -35,6 +38,8 @@ def init(paths: JobPaths, options: argparse.Namespace) -> int:
         ContractError: there is no job in the tables, or one in the folder.
     """
     set_up_logging()
+    if options.time and options.splits_of:
+        raise ContractError("--time and --splits-of: each would split the rows in another way", "Use one of them.")
     _check_root(paths, options)
     with tempfile.TemporaryDirectory(prefix="init-") as scratch:
         raw = read_tables(
@@ -42,7 +47,8 @@ def init(paths: JobPaths, options: argparse.Namespace) -> int:
             group=options.group, time=options.time, label_changes=options.map_label,
         )  # fmt: skip
         print(*table_lines(raw), "", sep="\n", flush=True)
-        splits = split_rows(raw, group=options.group, time=options.time)
+        earlier = None if options.splits_of is None else earlier_splits(raw, options.splits_of)
+        splits = split_rows(raw, group=options.group, time=options.time, earlier=earlier)
         tokenizer, reason = tokenizer_in(paths.pretrained)
         if options.tokenizer is not None:
             tokenizer, reason = options.tokenizer, "--tokenizer"
@@ -53,14 +59,18 @@ def init(paths: JobPaths, options: argparse.Namespace) -> int:
             if folder.exists():
                 shutil.rmtree(folder)
         repeated = write_splits(raw, splits, folders)
+        paths.config.mkdir(parents=True, exist_ok=True)
+        write_record(raw, splits.codes, paths.split_record)
     counts = label_counts(raw, splits)
-    warnings = list(warnings_of(raw, counts=counts, repeated=repeated, group=options.group, time=options.time))
-    warnings += splits.notes
+    doubts = list(warnings_of(raw, counts=counts, repeated=repeated, group=options.group, time=options.time))
+    doubts += map(Doubt, splits.notes)
     if raw.nested:
-        warnings.append(f"{', '.join(raw.nested)}: left out, because the cells contain lists or objects.")
-    paths.config.mkdir(parents=True, exist_ok=True)
+        doubts.append(Doubt(f"{', '.join(raw.nested)}: left out, because the cells contain lists or objects."))
+    warnings = [doubt.text for doubt in doubts]
     file = paths.hyperparameter_files[-1]
     file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    record = {"warnings": [asdict(doubt) for doubt in doubts]}
+    paths.init_record.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     command = f"python -m container train --root {shlex.quote(str(paths.root))}"
     about = {"how": splits.how, "warnings": warnings, "settings": settings, "why": why, "command": command}
     (paths.root / PAGE).write_text(page(raw, counts, **about), encoding="utf-8")

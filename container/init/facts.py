@@ -141,6 +141,12 @@ class ColumnFacts:
         """The numbers of a column with a notation; NaN where one is missing. [S]"""
         return numbers(self.sample, self.name, origin=Origin(), written=self.number_format or None)  # pyright: ignore[reportArgumentType] - is_number
 
+    @cached_property
+    def seconds(self) -> np.ndarray:
+        """The times of a column of dates; NaN where one is missing. [S]"""
+        assert self.date_format is not None, "a column of dates"
+        return read_dates(self.sample, self.date_format).seconds
+
     @property
     def is_whole(self) -> bool:
         values = self.numbers[np.isfinite(self.numbers)]

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from container.init.earlier import Splits, id_hashes
 from container.init.profile import RawTables
 from container.preprocessing.data_summary import IF_SHARED
 from container.steps.preprocess.row_split import (
@@ -36,28 +37,10 @@ _CODES = {"train": TRAIN, "val": VAL, "test": TEST}
 _DUPLICATES = 1 << 16  # distinct rows and texts up to which duplicates are counted exactly
 
 
-@dataclass(frozen=True)
-class Splits:
-    """The split of each row.
+def split_rows(raw: RawTables, *, group: str | None, time: str | None, earlier: Splits | None = None) -> Splits:
+    """Return the split of each row: by its id if there is one, else by its content, not by the order of the rows.
 
-    Attributes:
-        codes: TRAIN, VAL or TEST, or LEFT_OUT: not written. [N] int8
-        how: how the rows were split, for people.
-        notes: sentences on rows that are left out.
-    """
-
-    codes: np.ndarray
-    how: str
-    notes: Sequence[str] = ()
-
-    def rows(self, split: str) -> int:
-        return int(np.count_nonzero(self.codes == _CODES[split]))
-
-
-def split_rows(raw: RawTables, *, group: str | None, time: str | None) -> Splits:
-    """Return the split of each row, which does not depend on the order of the rows.
-
-    Splits that the user made stay; those that are missing are taken from train.
+    Splits that the user made, or those of an earlier job, stay; those that are missing are taken from train.
 
     Raises:
         ContractError: a split has no rows.
@@ -66,22 +49,12 @@ def split_rows(raw: RawTables, *, group: str | None, time: str | None) -> Splits
     codes = np.array([_CODES[split or "train"] for split in raw.parts], np.int8)[raw.source]
     missing = [split for split in SPLITS[1:] if split not in made]
     how, together, notes = "as given", "", []
-    if missing:
+    if earlier is not None:
+        codes, how, notes = earlier.codes.copy(), earlier.how, [*earlier.notes]
+    elif missing:
         shares = Shares(train=1 - HELD_OUT * len(missing), test=HELD_OUT if "test" in missing else 0.0)
         rows = np.flatnonzero((codes == TRAIN) & (raw.codes >= 0))
-        hashes, strata = raw.hashes[rows], raw.codes[rows].astype(np.int64)
-        times = None if raw.times is None else raw.times[rows]
-        if group is not None:
-            rule, how = GroupSplit.fit(shares, hashes, times), f"rows of one {group} together"
-            how += f", the newest groups by {time} in test" if time else ""
-        elif times is not None:
-            rule, how = TimeSplit.fit(shares, times), f"by the time in {time}"
-        elif len(rows) <= EXACT_ROWS:
-            rule, how = StratifiedSplit.fit(shares, hashes, strata), "with equal shares of each label"
-        else:
-            rule, how = HashSplit(shares), "by a hash of the row"
-        codes[rows] = rule.assign(hashes, strata, times)
-        together = getattr(rule, "together", "")
+        codes[rows], how, together = _divided(raw, rows, shares, group=group, time=time)
         if older := np.count_nonzero(codes[rows] == LEFT_OUT):
             notes.append(OLDER_ROWS % (f"{older:,}", time, group))
         if made:
@@ -94,7 +67,7 @@ def split_rows(raw: RawTables, *, group: str | None, time: str | None) -> Splits
                 f"{split}: {counted(shared, 'group')} of {group} that train has as well. {IF_SHARED['groups']}"
             )
     for split in SPLITS:
-        if not splits.rows(split):
+        if not (codes == _CODES[split]).any():
             labelled = f"{int((raw.codes >= 0).sum()):,} rows with a label"
             raise ContractError(
                 f"split {split} would have no row: the table has {labelled}"
@@ -102,6 +75,28 @@ def split_rows(raw: RawTables, *, group: str | None, time: str | None) -> Splits
                 "Provide more rows, split by another column, or name files of your own splits train, val and test.",
             )
     return splits
+
+
+def _divided(
+    raw: RawTables, rows: np.ndarray, shares: Shares, *, group: str | None, time: str | None
+) -> tuple[np.ndarray, str, str]:
+    """Return the split of some rows [R], how they were split, and the units that are not divided."""
+    hashes, strata = raw.hashes, raw.codes[rows].astype(np.int64)
+    times = None if raw.times is None else raw.times[rows]
+    if group is None and times is None and (ids := raw.of_role("id")):
+        own = id_hashes(raw, ids[0])
+        hashes = np.where(own.is_valid(), own.fill_null(0), hashes)
+    hashes = hashes[rows]
+    if group is not None:
+        rule, how = GroupSplit.fit(shares, hashes, times), f"rows of one {group} together"
+        how += f", the newest groups by {time} in test" if time else ""
+    elif times is not None:
+        rule, how = TimeSplit.fit(shares, times), f"by the time in {time}"
+    elif len(rows) <= EXACT_ROWS:
+        rule, how = StratifiedSplit.fit(shares, hashes, strata), "with equal shares of each label"
+    else:
+        rule, how = HashSplit(shares), "by a hash of the id or the row"
+    return rule.assign(hashes, strata, times), how, getattr(rule, "together", "")
 
 
 @dataclass(frozen=True)

@@ -1,21 +1,19 @@
 """Say what is wrong with a table before a model is trained on it, with numbers."""
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
-import numpy as np
-import pyarrow.compute as pc
-
+from container.evaluation.data_findings import FEW_RECORDS
+from container.evaluation.verdict import expected_auroc_width
+from container.init.leaks import Doubt, labels_in_texts, leaks_of, quoted
 from container.init.profile import RawTables
-from container.init.roles import NEARLY_EMPTY, Column
+from container.init.roles import NEARLY_EMPTY
 from container.init.splits import Repeated
 from container.tables.dates import ISO
-from container.tables.values import keys
+from contracts.paths import SPLITS
 from contracts.spelling import counted
 
 FEWEST_ROWS = 10  # of a label
-LEAKS = 0.9  # share of the errors of always guessing the most frequent label that one column removes
-_BINS = 20
+_AUROC = 0.8  # for which an interval is given
 
 
 def warnings_of(
@@ -25,13 +23,32 @@ def warnings_of(
     repeated: Repeated,
     group: str | None,
     time: str | None,
-) -> Iterator[str]:
+) -> Iterator[Doubt]:
     """Yield sentences.
 
     Args:
         counts: rows of each label by split.
     """
-    yield from raw.reading.warnings()
+    leaks = list(leaks_of(raw))
+    yield from map(Doubt, raw.reading.warnings())
+    yield from map(Doubt, _of_labels(counts))
+    yield from map(Doubt, _of_few_cells(raw))
+    yield from leaks
+    yield from labels_in_texts(raw)
+    yield from map(Doubt, _of_repeated(raw, repeated, counts))
+    if group is None:
+        yield from map(Doubt, _of_groups(raw))
+    leaking = {name for leak in leaks for name in leak.inputs}
+    dates = [raw.columns[name].facts for name in raw.of_role("date") if name not in leaking]
+    times = [facts.name for facts in dates if facts.date_format == ISO and not facts.missing]  # as --time reads them
+    if times and time is None:
+        yield Doubt(
+            f"{', '.join(times)}: if the model will score later rows, split by time: --time {quoted(times[0])}."
+        )
+
+
+def _of_labels(counts: Mapping[str, Sequence[int]]) -> Iterator[str]:
+    """Yield sentences on labels with few rows, in all rows and in a split."""
     rare = [f"{label} ({sum(rows)})" for label, rows in counts.items() if sum(rows) < FEWEST_ROWS]
     if rare:
         yield f"Fewer than {FEWEST_ROWS} rows have the label {', '.join(rare)}: the model can hardly learn it."
@@ -39,15 +56,22 @@ def warnings_of(
         absent = [label for label, rows in counts.items() if not rows[k]]
         if absent and (split == "train" or not rare):
             yield f"{split} has no row with the label {', '.join(absent)}."
-    yield from _of_few_cells(raw)
-    yield from _of_leakage(raw)
-    yield from _of_labels_in_texts(raw)
-    yield from _of_repeated(raw, repeated, counts)
-    if group is None:
-        yield from _of_groups(raw)
-    times = [name for name in raw.of_role("date") if raw.columns[name].facts.date_format == ISO]  # as --time reads them
-    if times and time is None:
-        yield f"{', '.join(times)}: if the model will score later rows, split by time: --time {_quoted(times[0])}."
+    few = {}
+    for split, rows in zip(SPLITS[1:], [*zip(*counts.values())][1:]):
+        fewest, label = min((count, label) for label, count in zip(counts, rows))
+        if 0 < fewest < FEW_RECORDS and sum(rows) > fewest:
+            few[split] = (
+                f"{split} has {counted(fewest, 'row')} with the rarest label {label}",
+                fewest,
+                sum(rows) - fewest,
+            )
+    if few:
+        _, fewest, others = min(few.values(), key=lambda each: each[1])
+        width = expected_auroc_width(_AUROC, fewest, others)
+        yield (
+            f"{'; '.join(text for text, _, _ in few.values())}. Around an AUROC of {_AUROC} of this label, the 95 % "
+            f"interval will be about {width:.2f} wide, so smaller differences say nothing."
+        )
 
 
 def _of_few_cells(raw: RawTables) -> Iterator[str]:
@@ -62,62 +86,6 @@ def _of_few_cells(raw: RawTables) -> Iterator[str]:
                 f"{cells[0].as_py()!r}, so it is no {role} ({column.role}: {column.why}). To use it as a "
                 f"{role}, correct or empty these cells, and repeat init with --force."
             )
-
-
-def _of_leakage(raw: RawTables) -> Iterator[str]:
-    """Yield a sentence for each column that alone predicts the label, measured on the half that it is not fitted on."""
-    labels = pc.fill_null(raw.reading.read(raw.sample[raw.label]), "").dictionary_encode()
-    codes = labels.indices.to_numpy()
-    known = np.array([name != "" for name in labels.dictionary.to_pylist()])[codes]
-    half = np.arange(len(codes)) % 2 == 0
-    fitted, held_out = known & half, known & ~half
-    if fitted.sum() < FEWEST_ROWS or held_out.sum() < FEWEST_ROWS:
-        return
-    guess = np.bincount(codes[fitted]).argmax()
-    base = float((codes[held_out] == guess).mean())
-    for column in raw.columns.values():
-        if column.role not in ("number", "category", "text") or base == 1:
-            continue
-        values = _values(column)  # [S]
-        table = np.zeros((int(values.max()) + 1, len(labels.dictionary)))
-        np.add.at(table, (values[fitted], codes[fitted]), 1)
-        best = np.where(table.sum(1) > 0, table.argmax(1), guess)
-        accuracy = float((best[values[held_out]] == codes[held_out]).mean())
-        if (accuracy - base) / (1 - base) > LEAKS:
-            yield (
-                f"{column.name}: predicts {accuracy:.1%} of the labels alone (always {labels.dictionary[int(guess)]}: "
-                f"{base:.1%}). If its value is not known when the model is asked, leave it out: "
-                f"--ignore {_quoted(column.name)}."
-            )
-
-
-def _values(column: Column) -> np.ndarray:
-    """Return the index of each cell's value, of numbers with many values that of a bin. [S] int64"""
-    facts = column.facts
-    if column.role == "number" and facts.is_number and facts.distinct > _BINS:
-        edges = np.nanquantile(facts.numbers, np.linspace(0, 1, _BINS + 1)[1:-1])
-        return np.where(np.isnan(facts.numbers), _BINS, np.searchsorted(edges, facts.numbers, side="right"))
-    return pc.fill_null(keys(facts.sample), "").dictionary_encode().indices.to_numpy().astype(np.int64)
-
-
-def _of_labels_in_texts(raw: RawTables) -> Iterator[str]:
-    """Yield a sentence for each text that contains the row's own label much more often than the other labels."""
-    names = [name for name in raw.labels if len(name) >= 3 and re.search("[a-zA-Z]", name)]
-    if len(names) < 2:
-        return
-    labels = raw.reading.read(raw.sample[raw.label])
-    for text in raw.of_role("text"):
-        own = others = 0
-        cells = keys(raw.sample[text])
-        for name in names[:50]:
-            literal = "".join(sign if sign.isalnum() else rf"\x{{{ord(sign):x}}}" for sign in name)
-            found = pc.fill_null(pc.match_substring_regex(cells, pattern=rf"(?i)\b{literal}\b"), False)
-            same = pc.fill_null(pc.equal(labels, name), False)
-            own += pc.sum(pc.and_(found, same)).as_py() or 0
-            others += pc.sum(pc.and_(found, pc.invert(same))).as_py() or 0
-        rows = len(cells) - cells.null_count
-        if own > 0.5 * rows and own > 2 * others:
-            yield f"{text}: {own / rows:.0%} of the texts contain the name of their own label."
 
 
 def _of_repeated(raw: RawTables, repeated: Repeated, counts: Mapping[str, Sequence[int]]) -> Iterator[str]:
@@ -142,9 +110,5 @@ def _of_groups(raw: RawTables) -> Iterator[str]:
         ):
             yield (
                 f"{column.name}: {len(facts.keys):,} rows have {facts.distinct:,} values. To keep rows of one value "
-                f"in one split: --group {_quoted(column.name)}."
+                f"in one split: --group {quoted(column.name)}."
             )
-
-
-def _quoted(name: str) -> str:
-    return name if re.fullmatch(r"[\w.-]+", name) else f'"{name}"'

@@ -24,6 +24,7 @@ from container.export.artifacts import export_model
 from container.job import Job, write_json
 from container.models.ensemble import Network
 from container.parallel.mesh import RankMesh
+from container.preprocessing.scan import TableColumns
 from container.results.companion import Combined, add_companion
 from container.results.explain import explain
 from container.results.label_issues import report_label_issues
@@ -37,8 +38,10 @@ from container.training.stop import StopFlag
 from container.training.train import Trained
 from contracts import artifacts
 from contracts.atomic_files import AtomicFile
+from contracts.errors import first_line
 from contracts.hyperparameters import Hyperparameters
 from contracts.monitored_metric import shown_values
+from contracts.paths import JobPaths
 
 logger = logging.getLogger(__name__)
 
@@ -206,8 +209,22 @@ def _evaluation_input(
         timeline=job.timeline,
         uncalibrated={name: softmax(logits) for name, logits in trained.logits.items()},
         tuning=_search_summary(job),
+        init_warnings=init_warnings(job.paths, job.hp),
         **results,
     )
+
+
+def init_warnings(paths: JobPaths, hp: Hyperparameters) -> list[str]:
+    """Return what init warned of, without sentences on columns that the model does not read."""
+    file, read = paths.init_record, set(TableColumns.of(hp).transformed)
+    try:
+        doubts = json.loads(file.read_text(encoding="utf-8"))["warnings"]
+        return [doubt["text"] for doubt in doubts if read.issuperset(doubt["inputs"])]
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        logger.warning("%s: cannot be read (%s), so the report lacks what init warned of.", file, first_line(error))
+        return []
 
 
 def _search_summary(job: Job) -> dict[str, Any] | None:

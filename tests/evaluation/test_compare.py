@@ -51,16 +51,17 @@ def job(tmp_path):
     """A function that writes what compare reads of a finished job."""
     preprocessor, _ = fit(tmp_path / "fit", table(40))
 
-    def write(name, *, noise, ids=range(60), id_name="id", **settings):
+    def write(name, *, noise, ids=range(60), id_name="id", order=range(60), **settings):
         root, labels = tmp_path / name, np.arange(60) % 2
         (root / "output/data").mkdir(parents=True)
         replace(preprocessor.fitted, id_name=None if id_name == "row" else id_name).save(root / "model")
         Decision().save(root / "model")
         (root / "model/hyperparameters.json").write_text(json.dumps({"lr": 2e-5, **settings}))
         (root / "output/data/metrics.json").write_text(json.dumps({"test/auroc": 0.5 + noise / 10}))
+        found = scores(labels, noise=noise, seed=1).probabilities[list(order)]
+        labels, ids = labels[list(order)], [str(ids[row]) for row in order]
         raw = pa.chunked_array([pa.array(labels)])
-        found = scores(labels, noise=noise, seed=1).probabilities
-        split = SplitPredictions("test", pa.chunked_array([pa.array(map(str, ids))]), raw, labels, found)
+        split = SplitPredictions("test", pa.chunked_array([pa.array(ids)]), raw, labels, found)
         write_predictions(
             root / "output/data", split, predicted=raw, id_name=id_name, label_name="label", file_format="csv"
         )
@@ -80,6 +81,12 @@ def test_settings_that_differ_and_metrics_with_differences_are_printed(job, caps
     assert auroc[1:3] == ["0.9000", "0.5500"]
     assert auroc[3].startswith("+0.")
     assert auroc[-1].endswith(")*")
+
+
+def test_records_in_another_order_are_compared_by_their_id(job, capsys):
+    mixed = [*range(0, 60, 2), *range(1, 60, 2)][::-1]
+    assert main(["compare", job("one", noise=1.0), job("two", noise=1.0, order=mixed)]) == 0
+    assert "+0.0000 (no interval)" in capsys.readouterr().out
 
 
 def test_jobs_with_other_test_records_have_no_differences(job, capsys):

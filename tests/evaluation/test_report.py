@@ -312,6 +312,11 @@ def test_the_report_counts_ids_and_groups_that_train_has_as_well(what, tmp_path)
     assert f"{what.capitalize()} of test that train has as well: 7." in Page(report(tmp_path, made)).text
 
 
+def test_what_init_warned_of_is_a_finding(tmp_path):
+    made = replace(two_splits(), init_warnings=["closed_on: predicts 100.0% of the labels alone."])
+    assert "init warned: closed_on: predicts 100.0% of the labels alone." in Page(report(tmp_path, made)).text
+
+
 def test_a_small_split_is_called_small(tmp_path):
     assert "test has fewer than 30 records of class" in Page(report(tmp_path, two_splits(24))).text
     assert "fewer than 30" not in Page(report(tmp_path, two_splits())).text

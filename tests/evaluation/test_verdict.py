@@ -5,7 +5,7 @@ import pytest
 
 from container.evaluation.analysis import analyze
 from container.evaluation.data_findings import data_findings
-from container.evaluation.verdict import verdict
+from container.evaluation.verdict import expected_auroc_width, verdict
 from testing.evaluations import split, two_splits
 
 
@@ -75,3 +75,10 @@ def test_the_same_problem_of_several_columns_is_one_finding():
     assert "less in 33.3%" in imputed
     assert not any("do not occur in train" in text for text in texts), "4 rows are too few"
     assert "val has no record of class 1: no weights are chosen by it." in texts
+
+
+def test_the_width_of_the_interval_is_that_of_samples():
+    rng = np.random.default_rng(0)
+    areas = [np.mean(4 * rng.exponential(size=(12, 1)) > rng.exponential(size=60)) for _ in range(4000)]
+    assert np.mean(areas) == pytest.approx(0.8, abs=0.01)
+    assert expected_auroc_width(0.8, 12, 60) == pytest.approx(2 * 1.96 * np.std(areas), rel=0.05)

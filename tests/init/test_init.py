@@ -9,6 +9,8 @@ import pandas as pd
 import pytest
 
 from container.__main__ import main
+from container.results.finish import init_warnings
+from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import SPLITS, JobPaths
 from testing.jobs import run_train
 
@@ -170,6 +172,71 @@ def test_groups_of_a_given_test_that_train_has_as_well_are_counted(tmp_path, cap
     assert "val: 2 groups of shop" in printed
 
 
+def tickets(paths: JobPaths) -> dict[str, list[str]]:
+    return {name: sorted(split(paths, name)["ticket"]) for name in SPLITS}
+
+
+def test_rows_keep_their_split_by_their_id_when_columns_change(tmp_path):
+    raw = raw_table()
+    first = tickets(run_init(tmp_path, raw))
+    cleaned = raw.assign(length=raw["review"].str.len(), review=raw["review"].str.upper())
+    assert tickets(run_init(tmp_path, cleaned.sample(frac=1, random_state=0), "--force")) == first
+
+
+def test_splits_of_an_earlier_job_are_repeated_by_its_id(tmp_path, capsys):
+    raw = raw_table().assign(day=pd.date_range("2026-01-01", periods=ROWS).strftime("%Y-%m-%d"))
+    first = run_init(tmp_path, raw, "--time", "day")
+    (tmp_path / "new").mkdir()
+    new = pd.concat([raw.iloc[2:198], raw_table(205).iloc[200:].assign(day="")]).sample(frac=1, random_state=0)
+    paths = run_init(tmp_path / "new", new.drop(columns="day"), "--splits-of", str(first.root))
+    before, found = tickets(first), tickets(paths)
+    assert found["val"] == before["val"]
+    assert found["test"] == before["test"][:-2]
+    assert found["train"] == [*before["train"][2:], *(f"T-{i:04d}" for i in range(200, 205))]
+    printed = capsys.readouterr().out
+    assert f"5 rows with a label that {first.root} lacks: in train." in printed
+    assert f"2 test rows of {first.root} are not in the table" in printed
+
+
+def test_splits_of_an_earlier_job_without_an_id_are_repeated_by_the_number_of_the_row(tmp_path):
+    raw = (
+        raw_table()
+        .drop(columns="ticket")
+        .assign(review=lambda raw: [f"{text} {i}" for i, text in enumerate(raw["review"])])
+    )
+    first = run_init(tmp_path, raw)
+    (tmp_path / "new").mkdir()
+    new = raw.assign(review=raw["review"].str.upper(), colour="1" + raw["colour"])
+    paths = run_init(tmp_path / "new", new, "--splits-of", str(first.root))
+    for name in SPLITS:
+        assert split(paths, name)["review"].tolist() == split(first, name)["review"].str.upper().tolist()
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "cause"),
+    [
+        (
+            lambda raw: raw.drop(columns="ticket").head(150),
+            [],
+            "the table has no column 'ticket', the id of the job, and",
+        ),
+        (
+            lambda raw: raw.assign(ticket="N" + raw["ticket"]).head(150),
+            [],
+            "most of them are not in the table, and its",
+        ),
+        (lambda raw: raw, ["--time", "colour"], "--time and --splits-of: each would split the rows in another way"),
+    ],
+)
+def test_a_table_that_does_not_fit_the_earlier_job_is_refused(change, options, cause, tmp_path, capsys):
+    first = run_init(tmp_path, raw_table())
+    (tmp_path / "new").mkdir()
+    run_init(tmp_path / "new", change(raw_table()), "--splits-of", str(first.root), *options, expect=1)
+    assert cause in capsys.readouterr().err
+    run_init(tmp_path / "new", raw_table(), "--splits-of", str(tmp_path), expect=1)
+    assert "has no splits.parquet" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("suffix", ["tsv", "parquet", "jsonl"])
 def test_every_format_gives_the_settings_of_csv(suffix, tmp_path):
     raw, file = raw_table(), tmp_path / f"raw.{suffix}"
@@ -237,11 +304,7 @@ def test_a_change_of_labels_that_does_not_fit_is_named(changes, cause, tmp_path,
 def test_labels_that_may_mean_something_else_are_named(labels, warning, tmp_path, capsys):
     run_init(tmp_path, with_labels(*labels))
     printed = capsys.readouterr().out
-    assert (
-        "label" not in re.sub("--label|.*rarest.*|.*rows have the label.*", "", printed.partition("Warning")[2])
-        if warning is None
-        else warning in printed
-    )
+    assert not re.search("--map-label", printed) if warning is None else warning in printed
 
 
 def test_labels_are_in_their_order_in_every_list(tmp_path, capsys):
@@ -256,6 +319,17 @@ def test_labels_are_in_their_order_in_every_list(tmp_path, capsys):
     ("changed", "warning"),
     [
         (lambda raw: raw.assign(won=raw["outcome"].map({"yes": "w", "no": "l"})), "won: predicts 100.0% of the labels"),
+        (lambda raw: raw.assign(closed=("2026-01-" + (raw.index % 28 + 1).astype(str)).where(raw["outcome"] == "yes")),
+         "closed: predicts 100.0% of the labels alone"),
+        (lambda raw: raw.assign(paid=np.where(raw["outcome"] == "yes", "2026-03-0", "2026-02-0")
+                                + (raw.index % 9 + 1).astype(str)), "paid: predicts 100.0% of the labels alone"),
+        (lambda raw: raw.assign(note=raw["review"].where((raw["outcome"] == "yes") & (raw.index % 2 > 0))),
+         "note: is filled only where the label is yes"),
+        (lambda raw: raw.assign(fee=raw["price"].where((raw["outcome"] == "no") | (raw.index % 2 > 0))),
+         "fee: is empty only where the label is yes"),
+        (lambda raw: raw.assign(day="2026-01-01", done=np.where(raw["outcome"] == "yes", "2026-01-01", "2026-01-02")),
+         "done: predicts"),
+        (lambda raw: raw.assign(age=raw["price"].where(raw.index % 3 > 0)), None),
         (lambda raw: raw.assign(alley=np.where(raw.index % 20 > 0, "None", np.where(raw.index % 3, "Gr", "Pa"))), None),
         (lambda raw: raw.assign(outcome=raw["outcome"].where(raw.index > 2, "rare")), "the label rare (3)"),
         (lambda raw: raw.assign(outcome=raw["outcome"].where(raw.index > 2)), "3 of 200 rows have no label"),
@@ -276,13 +350,55 @@ def test_labels_are_in_their_order_in_every_list(tmp_path, capsys):
 def test_a_doubtful_table_gets_a_warning_with_numbers(changed, warning, tmp_path, capsys):
     run_init(tmp_path, changed(raw_table()))
     printed = capsys.readouterr().out
-    assert "Warning" not in printed if warning is None else warning in printed
+    others = re.sub("Warning: val has .*", "", printed)
+    assert "Warning" not in others if warning is None else warning in printed
+
+
+def test_two_columns_that_predict_the_label_together_are_named(tmp_path, capsys):
+    rng, raw = np.random.default_rng(0), raw_table(800)
+    days = pd.Timestamp("2026-01-01") + pd.to_timedelta(rng.integers(0, 300, 800), "D")
+    late = np.where(raw["outcome"] == "yes", rng.integers(31, 60, 800), rng.integers(0, 30, 800))
+    left = rng.integers(0, 2, 800)
+    raw = raw.assign(
+        ordered=days.strftime("%Y-%m-%d"),
+        returned=(days + pd.to_timedelta(late, "D")).strftime("%Y-%m-%d"),
+        left=np.where(left, "a", "b"),
+        right=np.where(left ^ (raw["outcome"] == "yes"), "c", "d"),
+    )
+    run_init(tmp_path, raw)
+    printed = capsys.readouterr().out
+    assert "left and right: together predict 100.0% of the labels" in printed
+    assert "ordered and returned: together predict" in printed
+    assert "--time" not in printed, "a column of a pair that leaks is no time of a record"
+
+
+def test_the_report_has_the_warnings_of_init_but_not_of_columns_that_the_model_does_not_read(tmp_path, capsys):
+    paths = run_init(tmp_path, raw_table().assign(won=lambda raw: raw["outcome"].map({"yes": "w", "no": "l"})))
+    given = settings(paths)
+    found = init_warnings(paths, parse_hyperparameters(given))
+    assert [text[:10] for text in found] == ["val has 9 ", "won: predi"]
+    found = init_warnings(paths, parse_hyperparameters({**given, "cat_field_list": ["colour"]}))
+    assert len(found) == 1
+    paths.init_record.write_text("{")
+    assert init_warnings(paths, parse_hyperparameters(given)) == []
+    assert "init.json: cannot be read" in "".join(capsys.readouterr())
+    paths.init_record.unlink()
+    assert init_warnings(paths, parse_hyperparameters(given)) == []
+
+
+def test_few_rows_of_a_label_in_val_and_test_are_a_warning_with_the_width_of_the_interval(tmp_path, capsys):
+    run_init(tmp_path, raw_table(400))
+    message = "val has 19 rows with the rarest label no; test has 20 rows with the rarest label no. Around an AUROC"
+    assert message in (printed := capsys.readouterr().out)
+    assert "will be about 0.28 wide" in printed
+    run_init(tmp_path, raw_table(800), "--force")
+    assert "Warning" not in capsys.readouterr().out
 
 
 def test_a_column_whose_role_the_user_chose_gets_no_warning_of_its_cells(tmp_path, capsys):
     raw = raw_table()
     run_init(tmp_path, raw.assign(price=raw["price"].where(raw.index > 1, "on request")), "--ignore", "price")
-    assert "Warning" not in capsys.readouterr().out
+    assert "on request" not in capsys.readouterr().out.partition("Warning")[2]
 
 
 @pytest.mark.parametrize(
@@ -332,5 +448,7 @@ def test_a_table_that_pandas_saved_with_its_index_trains_without_a_change(tmp_pa
     paths = run_init(tmp_path, raw)
     assert "id_name" not in settings(paths)
     run_train(paths)
+    page = (paths.output_data / "report.html").read_text()
+    assert "Of the raw table, init warned: val has " in page
     predictions = pd.read_csv(paths.output_data / "val_predictions.csv")
     assert predictions["row"].tolist() == list(range(20))
