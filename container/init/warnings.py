@@ -58,8 +58,8 @@ def _of_labels(counts: Mapping[str, Sequence[int]]) -> Iterator[str]:
             yield f"{split} has no row with the label {', '.join(absent)}."
     few = {}
     for split, rows in zip(SPLITS[1:], [*zip(*counts.values())][1:]):
-        fewest, label = min((count, label) for label, count in zip(counts, rows))
-        if 0 < fewest < FEW_RECORDS and sum(rows) > fewest:
+        fewest, label = min((count, label) for label, count in zip(counts, rows) if count)
+        if fewest < FEW_RECORDS and sum(rows) > fewest:
             few[split] = (
                 f"{split} has {counted(fewest, 'row')} with the rarest label {label}",
                 fewest,

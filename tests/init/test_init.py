@@ -393,6 +393,8 @@ def test_few_rows_of_a_label_in_val_and_test_are_a_warning_with_the_width_of_the
     assert "will be about 0.28 wide" in printed
     run_init(tmp_path, raw_table(800), "--force")
     assert "Warning" not in capsys.readouterr().out
+    run_init(tmp_path, raw_table(400).assign(outcome=lambda raw: raw["outcome"].where(raw.index > 0, "new")), "--force")
+    assert message in capsys.readouterr().out, "new has no row in val and test"
 
 
 def test_a_column_whose_role_the_user_chose_gets_no_warning_of_its_cells(tmp_path, capsys):
