@@ -76,6 +76,10 @@ class ServingSettings(RecordSettings):
         default="column",
         description="Reasons that clients may ask for. column: of columns; text: of messages, sentences and words too.",
     )
+    serving_script: Literal["run", "forbid"] = Field(
+        default="run",
+        description="An inference.py that is a package's own: run it with all permissions of the server, or refuse it.",
+    )
     serving_threads: int | None = Field(
         default=None,
         ge=1,

@@ -36,7 +36,8 @@ def _run(options: argparse.Namespace) -> int:
         from pipeline.aws.errors import aws_errors
 
         with aws_errors(f"{options.command} of {config.name!r}"):
-            print(upsert(config) if options.command == "upsert" else start(config, _pairs(options.set)))
+            replace = options.command == "upsert" and options.replace
+            print(start(config, _pairs(options.set)) if options.command == "start" else upsert(config, replace=replace))
         return 0
     from pipeline.local.run import run
 
@@ -70,6 +71,10 @@ def _parser() -> argparse.ArgumentParser:
         command.add_argument(
             "--config", type=Path, required=True, help="YAML or JSON; docs/pipeline_reference.md lists the keys"
         )
+        if name == "upsert":
+            command.add_argument(
+                "--replace", action="store_true", help="replace a pipeline of this name that upsert did not write"
+            )
         if name == "start":
             command.add_argument(
                 "--set", action="append", default=[], metavar="NAME=VALUE", help="set a parameter of this execution"

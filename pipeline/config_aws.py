@@ -74,6 +74,12 @@ class Training(Section):
     keep_alive_seconds: int = Field(
         default=0, ge=0, description="Keep the instances for the next training (warm pool); they are billed."
     )
+    rows: int | None = Field(
+        default=None,
+        ge=1,
+        description="Rows of the table, for the estimate of the training's duration. Default: "
+        "DataLoading.generate_rows, or 100,000.",
+    )
     tensorboard: bool = Field(default=False, description="Upload TensorBoard's files while the job runs.")
 
     @model_validator(mode="after")
@@ -144,6 +150,11 @@ class Deploy(Section):
     serverless: Serverless | None = Field(default=None, description="Give one of the three kinds.")
     asynchronous: Asynchronous | None = Field(default=None, description="Give one of the three kinds.")
 
+    @property
+    def instances(self) -> EndpointInstances | None:
+        """Return the instances; None for a serverless endpoint."""
+        return self.real_time or self.asynchronous
+
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         if sum(kind is not None for kind in (self.real_time, self.serverless, self.asynchronous)) != 1:
@@ -158,6 +169,9 @@ class Aws(Section):
     role: str = Field(description="ARN of the role that jobs assume, such as arn:aws:iam::111122223333:role/trainer.")
     image: Image = Field(
         description="The image by digest: REPOSITORY@sha256:..., so that the step cache recognizes a new image."
+    )
+    accelerator: Literal["cpu", "cuda"] = Field(
+        default="cpu", description="ACCELERATOR with which the image was built; instance types with a GPU need cuda."
     )
     bucket: str = Field(description="Bucket for all outputs; not a directory bucket.")
     prefix: KeyPrefix = Field(default="pipelines", description="Key prefix in the bucket.")

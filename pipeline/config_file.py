@@ -1,5 +1,6 @@
 """Read a pipeline's configuration, YAML or JSON; an error names the file, the key and the value."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,11 @@ def _refused(path: Path, error: ValidationError) -> ContractError:
         return ContractError(
             f"{section}: the key {first['input']} in {path} is no text",
             "Quote it if it is a key. In braces, a comma begins the next key: write numbers with a point, 0.85.",
+        )
+    if first["type"] == "string_type" and isinstance(first["input"], (bool, int, float)):
+        return ContractError(
+            f"{key}: {shown(first['input'])} in {path} is a {type(first['input']).__name__}, and the key needs a text",
+            f'Quote it: "{json.dumps(first["input"])}".',
         )
     value = "" if isinstance(first["input"], dict) else f" {shown(first['input'])}"
     reason = first["msg"].removeprefix("Value error, ")

@@ -12,25 +12,26 @@ from pipeline.config_aws import Aws, Machine
 from pipeline.plan import Plan
 
 _CATALOGUE = Path(__file__).parents[1] / "container" / "planning" / "catalogue.json"
-_ROWS = 100_000  # of the printed cost: the rows of an execution are not known here
+_ROWS = 100_000  # if the configuration does not say the table's
 _TOKENS = 512
 _TIMEOUT = 300.0  # seconds
 
 
-def print_estimate(aws: Aws, plan: Plan) -> None:
-    """Print memory, time and cost of the training on stderr, if the catalogue of plan has its instance type.
+def print_estimate(aws: Aws, plan: Plan, *, rows: int | None = None) -> float | None:
+    """Print memory, time and cost of the training on stderr, and return its hours.
 
-    An estimate that fails is left out: it must not stop a pipeline.
+    None: the catalogue of plan lacks its instance type, or the estimate fails, which must not stop a pipeline.
     """
+    rows = rows or _ROWS
     instance, settings = training_instance(aws), plan.hyperparameters
     if instance not in json.loads(_CATALOGUE.read_text("utf-8"))["instances"]:
-        return
+        return None
     tokens = int(float(settings.get("max_sen_len", _TOKENS)))
     with tempfile.TemporaryDirectory(prefix="estimate-") as folder:
         Path(folder, "given.json").write_text(json.dumps(dict(settings)), encoding="utf-8")
         command = [
             sys.executable, "-m", "container", "plan", "--root", folder,
-            "--hyperparameters", str(Path(folder, "given.json")), "--rows", str(_ROWS), "--tokens", str(tokens),
+            "--hyperparameters", str(Path(folder, "given.json")), "--rows", str(rows), "--tokens", str(tokens),
             "--instance", instance, "--hosts", str(aws.training_hosts),
         ]  # fmt: skip
         try:
@@ -38,8 +39,10 @@ def print_estimate(aws: Aws, plan: Plan) -> None:
             found = json.loads(Path(folder, "plan.json").read_text("utf-8")) if ended.returncode == 0 else None
         except (subprocess.TimeoutExpired, OSError, ValueError):
             found = None
-    if found is not None:
-        print(described(found, instance=instance, tokens=tokens), file=sys.stderr, flush=True)
+    if found is None:
+        return None
+    print(described(found, instance=instance, tokens=tokens, rows=rows), file=sys.stderr, flush=True)
+    return found["recommended"] and found["recommended"]["hours"]
 
 
 def training_instance(aws: Aws) -> str:
@@ -50,7 +53,7 @@ def training_instance(aws: Aws) -> str:
     return machine.instance_type
 
 
-def described(found: dict[str, Any], *, instance: str, tokens: int) -> str:
+def described(found: dict[str, Any], *, instance: str, tokens: int, rows: int = _ROWS) -> str:
     """Return the sentence about a plan.json."""
     taken = found["recommended"]
     if taken is None:
@@ -61,7 +64,7 @@ def described(found: dict[str, Any], *, instance: str, tokens: int) -> str:
         )
     cost = taken["cost"]
     return (
-        f"estimate: with {_ROWS:,} rows of {tokens} tokens, the training takes about {taken['hours']:.2f} hours on "
+        f"estimate: with {rows:,} rows of {tokens} tokens, the training takes about {taken['hours']:.2f} hours on "
         f"{taken['hosts']} x {instance} and costs ${cost['on_demand']:.2f} (prices of {cost['date']}, "
         f"{cost['region']}), with {json.dumps(taken['settings'])}. For your rows: `python -m container plan "
         f"--hyperparameters FILE --rows N --tokens {tokens} --instance {instance} --hosts {taken['hosts']}`"

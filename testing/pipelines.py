@@ -16,6 +16,7 @@ AWS: dict[str, Any] = {
     "region": "eu-west-1",
     "role": "arn:aws:iam::123456789012:role/SageMaker",
     "image": IMAGE,
+    "accelerator": "cuda",
     "bucket": "my-bucket",
 }
 EVERYTHING: dict[str, Any] = {

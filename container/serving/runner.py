@@ -1,5 +1,6 @@
 """Run requests on the model through the batching queue, or on a package's own inference.py."""
 
+import logging
 import os
 import sys
 import threading
@@ -26,8 +27,11 @@ from container.serving.media_types import request_type, response_type
 from container.serving.model import Scored
 from container.tables.csv_blocks import Block, CsvText
 from contracts.errors import ContractError
+from contracts.fingerprint import digest_of_file
 from contracts.inference_script import MODEL_FOLDER_VARIABLE, Context, Script, body_of
 from contracts.serving import CODE_FOLDER, ENTRY_POINT, PARQUET
+
+logger = logging.getLogger(__name__)
 
 _LARGE_BYTES = 1 << 16
 _SMALL_AT_ONCE = 4  # further threads would mostly wait for the interpreter
@@ -205,12 +209,23 @@ def load_runner(folder: Path) -> Runner:
     """Return the runner of an unpacked package or of a job's model folder.
 
     Raises:
-        ContractError: a missing or damaged artifact, a refused setting, or a script that cannot be loaded.
+        ContractError: a missing or damaged artifact, a refused setting, or a script that is forbidden or cannot be
+            loaded.
     """
     start_arrow()
     script = folder / CODE_FOLDER / ENTRY_POINT
     if not script.is_file() or script.read_bytes() == Path(inference.__file__).read_bytes():
         return ModelRunner(folder)
+    digest = digest_of_file(script)
+    if handler.settings().serving_script == "forbid":
+        raise ContractError(
+            f"{script}: SERVING_SCRIPT=forbid, but this package has a script of its own (sha256={digest})",
+            "Package the model without the script, or set SERVING_SCRIPT=run if you trust it.",
+        )
+    logger.warning(
+        "%s sha256=%s uid=%d: this script of the package runs with all permissions of the server. "
+        "SERVING_SCRIPT=forbid refuses such packages.", script, digest, os.getuid(),
+    )  # fmt: skip
     return ScriptRunner(folder, script)
 
 

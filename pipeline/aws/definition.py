@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from contracts.steps import MODEL_METRICS
+from pipeline.aws.feasibility import check_instances, check_places
 from pipeline.aws.jobs import CONDITION_FILE, Build, processing_step
 from pipeline.aws.limits import check_limits
 from pipeline.aws.parameters import THRESHOLD, TO_BEAT, AwsPlan, sdk_parameters
@@ -44,6 +45,8 @@ def checked_definition(resolved: AwsPlan, overrides: Mapping[str, Any] | None = 
         ContractError: the configuration is refused, or a value is beyond the service's limits.
     """
     aws = resolved.aws
+    check_places(resolved)
+    check_instances(resolved, overrides or {})
     if aws.network_isolation:
         check_encoders_without_network(resolved.plan.encoders, aws.inputs)
     with sagemaker_sdk(aws.region):

@@ -14,9 +14,11 @@ from pydantic import TypeAdapter, ValidationError
 from contracts.errors import ContractError, shown
 from contracts.json_text import parse_json
 from contracts.spelling import did_you_mean
-from contracts.steps import BATCH_SCORE, PYTORCH_TRAINING
+from contracts.steps import DATA_LOADING, PYTORCH_TRAINING, DataLoadingSettings
 from pipeline.aws.definition import checked_definition
 from pipeline.aws.errors import aws_errors
+from pipeline.aws.feasibility import check_account, check_bucket
+from pipeline.aws.inputs import input_data
 from pipeline.aws.jobs import has_volume, upload_settings, write_object
 from pipeline.aws.parameters import (
     CHECKPOINT_KEY,
@@ -36,25 +38,38 @@ from pipeline.aws.session import aws_session
 from pipeline.checks import check_encoders_without_network
 from pipeline.condition import limit_to_beat, measured_value
 from pipeline.config import PipelineConfig
-from pipeline.config_aws import Aws, Machine
+from pipeline.config_aws import Machine
 from pipeline.config_types import S3Folder
 from pipeline.estimate import print_estimate
-from pipeline.graph import inputs_of
 from pipeline.plan import make_plan
 
 _WRITTEN = "Written by python -m pipeline upsert"  # begins the description of a pipeline
-# Of CreatePipeline's errors where the name exists: there is no code for it alone. The SDK compares the same texts.
-_EXISTING_CODES = ("ValidationException", "ResourceInUse")
-_EXISTING = ("already exists", "must be unique within an AWS account", "Cannot create already existing")
 _LONGEST_REQUEST = 100 << 10  # bytes of a definition; a longer one is sent as an object, as the SDK does
 
 
-def upsert(config: PipelineConfig) -> str:
-    """Create or update the pipeline, and return its ARN."""
+def upsert(config: PipelineConfig, *, replace: bool = False) -> str:
+    """Create or update the pipeline, and return its ARN.
+
+    Args:
+        replace: whether it may replace a pipeline of this name that `upsert` did not write.
+
+    Raises:
+        ContractError: the configuration cannot run, or the pipeline of this name is another one.
+    """
     resolved = aws_plan(config)
     aws, definition = resolved.aws, checked_definition(resolved)  # nothing is sent before this check
     session = aws_session(aws.region)
     sagemaker, s3 = session.client("sagemaker"), session.client("s3")
+    if (deployed := _deployed(resolved, sagemaker)) is not None and not replace:
+        _require_ours(config, deployed, "Choose another name, or add --replace to replace that pipeline.")
+    check_account(resolved, session.client("sts"))
+    if not check_bucket("aws.bucket", aws.bucket, aws.region, s3):
+        raise ContractError(f"aws.bucket: {aws.bucket} does not exist", "Create it in aws.region, or correct the name.")
+    for name, uri in aws.inputs.items():
+        check_bucket(f"aws.inputs.{name}", uri, aws.region, s3)
+    if aws.deploy and aws.deploy.asynchronous and (answers := aws.deploy.asynchronous.output):
+        check_bucket("aws.deploy.asynchronous.output", answers, aws.region, s3)
+    check_estimate(resolved)
     upload_settings(resolved, s3)
     request = {
         "PipelineName": config.name,
@@ -63,17 +78,29 @@ def upsert(config: PipelineConfig) -> str:
         **_definition_argument(resolved, definition, s3),
     }
     tags = {"Tags": resolved.tags} if aws.tags else {}
-    print_estimate(aws, resolved.plan)  # before an execution costs money
-    try:
+    if deployed is None:
         return sagemaker.create_pipeline(**request, **tags)["PipelineArn"]
-    except sagemaker.exceptions.ClientError as error:
-        code, message = error.response["Error"]["Code"], error.response["Error"]["Message"]
-        if code not in _EXISTING_CODES or not any(text in message for text in _EXISTING):
-            raise
     arn = sagemaker.update_pipeline(**request)["PipelineArn"]
     if tags:
         sagemaker.add_tags(ResourceArn=arn, **tags)
     return arn
+
+
+def check_estimate(resolved: AwsPlan) -> None:
+    """Print the estimate of the training; raise ContractError if it takes longer than its limit."""
+    aws, name = resolved.aws, PYTORCH_TRAINING.name
+    generated = DataLoadingSettings.from_environment(resolved.plan.step(DATA_LOADING).environment).generate_rows
+    hours = print_estimate(aws, resolved.plan, rows=aws.training.rows or generated or None)
+    limit = resolved.machine(name).max_runtime_seconds
+    if hours is not None and hours * 3600 > limit:
+        assumed = (
+            "" if aws.training.rows or generated else "; if your table has fewer than 100,000, set aws.training.rows"
+        )
+        raise ContractError(
+            f"aws.steps.{name}.max_runtime_seconds: is {limit}, but the training takes about {hours * 3600:,.0f} s, "
+            "after which SageMaker would have stopped it",
+            f"Increase it, or use faster instances{assumed}.",
+        )
 
 
 def _definition_argument(resolved: AwsPlan, definition: str, s3: Any) -> dict[str, Any]:
@@ -110,7 +137,7 @@ def start(config: PipelineConfig, overrides: Mapping[str, str]) -> str:
             values[TO_BEAT] = values.get(THRESHOLD, config.condition.threshold)
         else:
             values[TO_BEAT] = limit_to_beat(config.condition, registered)
-    data = _input_data(aws, values, s3)
+    data = input_data(aws, values, s3)
     for step in plan.steps:
         if (parameter := data_key_parameter(step.contract.name)) in specs:
             tags = sorted(each for name in step.outside for each in data[name])
@@ -144,22 +171,16 @@ def _require_upserted(resolved: AwsPlan, client: Any) -> None:
     After an edit without `upsert`, the execution would have the earlier steps, and the later values that `start` sends.
     """
     config, specs = resolved.config, resolved.specs
-    try:
-        deployed = client.describe_pipeline(PipelineName=config.name)
-    except client.exceptions.ClientError as error:
-        if not _is_missing(error, config.name):
-            raise
+    deployed = _deployed(resolved, client)
+    if deployed is None:
         raise ContractError(
             f"pipeline {config.name!r}: does not exist in {resolved.aws.region}", "Create it: python -m pipeline upsert"
-        ) from None
-    description = deployed.get("PipelineDescription", "")
-    if description == _described(config):
-        return
-    if not description.startswith(_WRITTEN):
-        raise ContractError(
-            f"pipeline {config.name!r}: was not written by python -m pipeline upsert",
-            "Choose another name, or replace that pipeline: python -m pipeline upsert",
         )
+    if deployed.get("PipelineDescription") == _described(config):
+        return
+    _require_ours(
+        config, deployed, "Choose another name, or replace that pipeline: python -m pipeline upsert --replace"
+    )
     parameters = json.loads(deployed["PipelineDefinition"])["Parameters"]
     found = {each["Name"]: each.get("DefaultValue") for each in parameters if each["Name"] != CHECKPOINT_KEY}
     changed = sorted(name for name in found if name in specs and specs[name].default != found[name])
@@ -168,6 +189,21 @@ def _require_upserted(resolved: AwsPlan, client: Any) -> None:
         f"pipeline {config.name!r}: was written from another configuration{example}",
         "Update it: python -m pipeline upsert",
     )
+
+
+def _deployed(resolved: AwsPlan, client: Any) -> dict[str, Any] | None:
+    """Return the description of the pipeline on AWS; None where there is none."""
+    try:
+        return client.describe_pipeline(PipelineName=resolved.config.name)
+    except client.exceptions.ClientError as error:
+        if not _is_missing(error, resolved.config.name):
+            raise
+        return None
+
+
+def _require_ours(config: PipelineConfig, deployed: Mapping[str, Any], fix: str) -> None:
+    if not deployed.get("PipelineDescription", "").startswith(_WRITTEN):
+        raise ContractError(f"pipeline {config.name!r}: was not written by python -m pipeline upsert", fix)
 
 
 def _is_missing(error: Any, name: str) -> bool:
@@ -279,33 +315,3 @@ def _ignore_missing(client: Any, name: str) -> Iterator[None]:
     except client.exceptions.ClientError as error:
         if not _is_missing(error, name):
             raise
-
-
-def _input_data(aws: Aws, values: Mapping[str, Any], s3: Any) -> dict[str, list[str]]:
-    """Return what identifies the data under each input, except that of records to score, which trains nothing.
-
-    Raises:
-        ContractError: there is no object under an input.
-    """
-    data: dict[str, list[str]] = {}
-    for name, configured in aws.inputs.items():
-        parameter = f"{INPUT_PREFIX}{name}"
-        key, uri = f"aws.inputs.{name}", configured
-        if parameter in values:
-            key, uri = f"parameter {parameter}", values[parameter]
-        with aws_errors(f"{key}: {uri}", missing=f"Correct the bucket of {key}."):
-            objects = _objects(s3, uri)
-            if (first := next(objects, None)) is None:
-                raise ContractError(f"{key}: no object under {uri}", "Correct the URI, or upload the data.")
-            if name not in inputs_of(BATCH_SCORE):
-                data[name] = [first, *objects]
-    return data
-
-
-def _objects(s3: Any, uri: str) -> Iterator[str]:
-    """Yield key, entity tag and size of each object under an input, except the folders that S3's console creates."""
-    bucket, _, prefix = uri.removeprefix("s3://").partition("/")
-    for page in s3.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix):
-        for entry in page.get("Contents", []):
-            if not entry["Key"].endswith("/"):
-                yield f"{entry['Key']} {entry['ETag']} {entry['Size']}"

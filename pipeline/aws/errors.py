@@ -13,7 +13,7 @@ _CREDENTIALS = (
 )
 _PERMISSION = "Grant the permission to the caller; docs/pipeline_aws.md, Permissions, lists what each command needs."
 _NETWORK = "Check the network, the proxy settings and aws.region, and run the command again."
-_ANOTHER_REGION = "Name a bucket in aws.region, or correct aws.region."
+ANOTHER_REGION = "Name a bucket in aws.region, or correct aws.region."
 _AGAIN = "Wait a minute, and run the command again."
 _QUOTA = "Delete what is no longer needed, or request a larger quota in the console of Service Quotas."
 _OTHER = "Correct what the message names; docs/pipeline_reference.md describes the keys."
@@ -31,7 +31,7 @@ _FIXES = {  # by code of a response
         _CREDENTIALS,
     ),
     **dict.fromkeys(
-        ("AuthorizationHeaderMalformed", "PermanentRedirect"), _ANOTHER_REGION
+        ("AuthorizationHeaderMalformed", "PermanentRedirect"), ANOTHER_REGION
     ),
     "ResourceLimitExceeded": _QUOTA,
     **dict.fromkeys(

@@ -22,7 +22,7 @@ from pipeline.aws.jobs import (
 from pipeline.aws.parameters import APPROVAL
 from pipeline.card import DOMAIN, TASK, model_card
 from pipeline.config import PipelineConfig
-from pipeline.config_aws import Asynchronous, Deploy, EndpointInstances
+from pipeline.config_aws import Asynchronous, Deploy
 from pipeline.plan import StepPlan
 
 VARIANT = "AllTraffic"
@@ -175,11 +175,10 @@ def _capacity(deploy: Deploy) -> dict[str, Any]:
                 "MaxConcurrency": deploy.serverless.concurrency,
             }
         }
-    instances: EndpointInstances | None = deploy.real_time or deploy.asynchronous
-    assert instances is not None
+    assert deploy.instances is not None
     return {
-        "InstanceType": instances.instance_type,
-        "InitialInstanceCount": instances.instance_count,
+        "InstanceType": deploy.instances.instance_type,
+        "InitialInstanceCount": deploy.instances.instance_count,
         "InitialVariantWeight": 1.0,
     }
 

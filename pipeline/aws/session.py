@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -76,6 +77,7 @@ def offline_session(region: str, bucket: str) -> Any:
     return PipelineSession(boto_session=session, default_bucket=bucket, sagemaker_config=own)
 
 
+@cache
 def partition_of(region: str) -> str:
     """Return the partition of a region, e.g. aws-cn; raise ContractError for a text that is no region."""
     try:

@@ -29,7 +29,7 @@ def local_aws():
             patch.setenv(name, value)
         for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
             patch.delenv(name, raising=False)
-        patch.setattr("pipeline.aws.deploy.print_estimate", lambda *_: None)  # another process, for seconds
+        patch.setattr("pipeline.aws.deploy.print_estimate", lambda *_, **__: None)  # another process, for seconds
         s3 = boto3.client("s3")
         for bucket in ("raw", "my-bucket"):
             s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})

@@ -184,3 +184,18 @@ def test_lengths_are_at_most_those_of_the_service():
     assert "Each key and value is limited to 256 characters" in documented
     assert min(longest("ProcessingEnvironmentValue"), 256) == LONGEST_VALUE < longest("TrainingEnvironmentValue")
     assert {longest("ProcessingEnvironmentMap"), longest("HyperParameters")} == {MOST_VALUES}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"aws": {**AWS, "tags": {"cost-center": 7}}}, "aws.tags.cost-center: 7 in"),
+        ({"name": 2024}, "name: 2024 in"),
+        ({"registration": {"creator": True}}, "registration.creator: True in"),
+    ],
+)
+def test_a_number_where_a_text_is_needed_is_an_error_that_says_quote_it(tmp_path, changes, words):
+    with pytest.raises(ContractError) as raised:
+        check(tmp_path, written(**changes))
+    assert words in raised.value.cause
+    assert raised.value.fix.startswith('Quote it: "')

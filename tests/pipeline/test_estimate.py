@@ -17,7 +17,7 @@ OPTION = {
 
 def config_on(folder, instance: str):
     aws = {
-        "region": "us-east-1", "role": "arn:aws:iam::111122223333:role/x", "bucket": "a-bucket",
+        "region": "us-east-1", "role": "arn:aws:iam::111122223333:role/x", "bucket": "a-bucket", "accelerator": "cuda",
         "image": f"111122223333.dkr.ecr.us-east-1.amazonaws.com/trainer@sha256:{'0' * 64}",
         "steps": {"PyTorchTraining": {"instance_type": instance}},
     }  # fmt: skip

@@ -1,9 +1,16 @@
 """A package's own inference.py gets what SageMaker's inference toolkit passes, in the server and in its processes."""
 
+import hashlib
+import os
+from pathlib import Path
+
 import pytest
 
+from container.serving import handler, inference, runner
+from container.serving.runner import load_runner
+from contracts.errors import ContractError
 from contracts.inference_script import Context, check_source
-from contracts.serving import CSV, JSON
+from contracts.serving import CSV, JSON, ServingSettings
 from testing.serving import package, refused_start, serving
 
 MODEL = "def model_fn(model_dir): return model_dir\n"
@@ -13,6 +20,29 @@ def predict_fn(data, model): return data
 def output_fn(prediction, accept): return prediction
 """
 CUSTOM = "X-Amzn-SageMaker-Custom-Attributes"
+
+
+def test_the_log_has_the_hash_of_a_script_that_a_package_brings(tmp_path, caplog):
+    root = package(tmp_path, FOUR)
+    load_runner(root / "model")
+    digest = hashlib.sha256((root / "model" / "code" / "inference.py").read_bytes()).hexdigest()
+    (line,) = [record.getMessage() for record in caplog.records if digest in record.getMessage()]
+    assert f"uid={os.getuid()}" in line
+    assert "SERVING_SCRIPT=forbid" in line
+
+
+def test_a_forbidden_script_is_refused_before_a_line_of_it_runs(tmp_path, monkeypatch):
+    root = package(tmp_path, f"raise SystemExit('it ran')\n{FOUR}")
+    monkeypatch.setattr(handler, "settings", lambda: ServingSettings(serving_script="forbid"))
+    with pytest.raises(ContractError, match="SERVING_SCRIPT=forbid, but this package has a script of its own"):
+        load_runner(root / "model")
+
+
+def test_the_script_of_this_project_is_not_forbidden(tmp_path, monkeypatch):
+    root = package(tmp_path, Path(inference.__file__).read_text())
+    monkeypatch.setattr(handler, "settings", lambda: ServingSettings(serving_script="forbid"))
+    monkeypatch.setattr(runner, "ModelRunner", lambda folder: folder)
+    assert load_runner(root / "model") == root / "model"
 
 
 # With a server

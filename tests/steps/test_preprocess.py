@@ -553,3 +553,25 @@ def test_what_is_written_is_what_a_training_job_reads(tmp_path: Path) -> None:
     folder = output_folder(tmp_path, "preprocess", "processed_data") / "train"
     (part,) = iter_tables(find_data_files(folder), ["order_id", "label"], rows_per_batch=1000)
     assert part.table.num_rows == pq.read_metadata(part.origin.file).num_rows
+
+
+@pytest.mark.parametrize("split_by", ["hash", "stratified"])
+def test_a_table_of_one_class_is_refused_before_the_training(tmp_path: Path, split_by: str) -> None:
+    lay_out(tmp_path, orders(60).assign(label=1))
+    preprocess(tmp_path, "--job_type", "training", expect=1, SPLIT_BY=split_by)
+    assert "column 'label' has only one label, '1', so there is nothing to learn" in message(tmp_path)
+
+
+def test_a_table_without_any_label_is_refused_where_rows_without_one_are_kept(tmp_path: Path) -> None:
+    lay_out(tmp_path, orders(60).assign(label=""))
+    preprocess(tmp_path, "--job_type", "training", expect=1, UNLABELLED="keep")
+    assert "column 'label' has no label, so there is nothing to learn" in message(tmp_path)
+
+
+def test_a_training_split_of_one_class_is_refused_and_another_job_type_may_have_one(tmp_path: Path) -> None:
+    frame = orders(300)
+    late = frame.assign(label=np.where(np.arange(300) < 200, 0, 1), time=pd.date_range("2024", periods=300).astype(str))
+    lay_out(tmp_path, late)
+    preprocess(tmp_path, "--job_type", "training", expect=1, SPLIT_BY="time", TIME_FIELD="time", TRAIN_RATIO="0.5")
+    assert "has 2 labels, but the rows of split train have only 1 of them" in message(tmp_path)
+    preprocess(tmp_path, "--job_type", "testing")

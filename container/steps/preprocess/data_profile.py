@@ -103,6 +103,10 @@ class DataProfile:
         """The number of cells without a text, and without a number, by column."""
         return {name: counts.tolist() for name, counts in self._missing.items()}
 
+    def classes(self, split: str) -> list[int]:
+        """Return the codes of the labels that the rows of a split have."""
+        return np.flatnonzero(self._counts[self._splits.index(split), 1:]).tolist()
+
     def to_json(self, labels: Sequence[str], *, about: Mapping[str, Any]) -> dict[str, Any]:
         """Return the profile as JSON values; None where there is no value.
 

@@ -219,6 +219,8 @@ def run(step: StepRun) -> None:
         logger.warning(OLDER_ROWS, f"{profile.left_out:,}", settings.time_field, settings.group_field)
     if hosts.size == 1:
         _check_rows(step, profile, dict(zip(names, written)), together=getattr(split, "together", ""))
+        if job_type == "training" and reader.has_label:
+            _check_classes(step, profile.classes(names[0]), reader.labels.labels)
     about = {
         "files": len(assigned.files),
         "format": assigned.format,
@@ -345,6 +347,29 @@ def _check_rows(step: StepRun, profile: DataProfile, written: dict[str, int], *,
             f"and TEST_VAL_RATIO={settings.test_val_ratio:g}",
             f"Provide more rows, or change the ratios{advice}.",
         )
+
+
+def _check_classes(step: StepRun, trained: Sequence[int], labels: Sequence[str]) -> None:
+    """Raise ContractError for a training split of one class: from it, the training would learn nothing.
+
+    Args:
+        trained: codes of the labels in the training split.
+        labels: all labels, by code.
+    """
+    if len(trained) > 1:
+        return
+    place = f"{step.required_input('DATA')}: column {step.settings.label_field!r}"
+    if len(labels) > 1:
+        other = next(label for code, label in enumerate(labels) if code not in trained)
+        raise ContractError(
+            f"{place} has {len(labels)} labels, but the rows of split train have only {len(trained)} of them",
+            f"Provide more rows of other labels, such as {other!r}, or split by them: SPLIT_BY=stratified.",
+        )
+    label = f"only one label, {labels[0]!r}" if labels else "no label"
+    raise ContractError(
+        f"{place} has {label}, so there is nothing to learn",
+        "Provide rows of at least two classes, or set LABEL_FIELD to another column.",
+    )
 
 
 def copy_into_job(root: Path, job: Path) -> int:
