@@ -183,10 +183,15 @@ def _add_init_arguments(command: argparse.ArgumentParser) -> None:
         about = f"columns with the role {option}"
         command.add_argument(f"--{option}", action="extend", nargs="+", default=[], metavar="NAME", help=about)
     command.add_argument("--group", metavar="NAME", help="keep rows with the same value in one split")
-    about = "ISO 8601 times, or numbers: the oldest rows become train, the newest test"
+    about = "dates, times or numbers: the oldest rows become train, the newest test"
     command.add_argument("--time", metavar="NAME", help=about)
     about = "a job that init made: its splits are repeated, by its id, else by the number of the row"
     command.add_argument("--splits-of", type=Path, metavar="JOB", help=about)
+    for option, example in (("number", "price=1.234,5"), ("date", "day=%%d/%%m/%%Y")):
+        about = f"how a column of {option}s is written, e.g. {example}"
+        command.add_argument(f"--{option}-format", action="append", default=[], metavar="NAME=NOTATION", help=about)
+    about = "words for a missing number or date"
+    command.add_argument("--null", action="extend", nargs="+", default=[], metavar="WORD", help=about)
     command.add_argument("--tokenizer", metavar="NAME", help="the encoder: a folder or a Hugging Face id")
     command.add_argument("--force", action="store_true", help="replace the input of a job that is in the folder")
 

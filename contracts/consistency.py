@@ -167,6 +167,7 @@ def _check_columns(hp: Hyperparameters) -> None:
         ("categorical_features_to_encode", hp.categorical_features_to_encode, "cat_field_list"),
         ("imputation_dict", hp.imputation_dict, "tab_field_list"),
         ("number_format", hp.number_format, "tab_field_list"),
+        ("date_format", hp.date_format, "date_field_list"),
         ("risk_tables", hp.risk_tables, "cat_field_list"),
     ):
         unlisted = sorted(set(columns or ()) - set(getattr(hp, known)))

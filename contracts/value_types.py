@@ -14,6 +14,25 @@ _DEEPEST = 8  # levels of lists and objects in a value
 
 NumberFormat = Literal["1,234.5", "1.234,5"]
 NUMBER_FORMATS: tuple[NumberFormat, ...] = get_args(NumberFormat)
+ISO = "2026-11-27"  # ISO 8601 in all its forms
+EPOCHS: dict[str, float] = {"epoch seconds": 1.0, "epoch milliseconds": 1000.0}  # per second
+# Of several that read all dates of a column, the first counts: 01/02/2026 has the month first, 01-02-2026 the day.
+DATE_FORMATS = (
+    ISO, "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%m-%d-%Y", "%d-%b-%Y",
+    "%d %b %Y", "%b %d, %Y", "%b %Y", "%Y-%m", "%d.%m.%y", "%m/%d/%y", "%d/%m/%y", "%y/%m/%d", "%d-%b-%y", *EPOCHS,
+)  # fmt: skip
+UTC_SUFFIX = " UTC"  # of a format in which times without a zone are in UTC
+
+
+def _check_date_format(written: str) -> str:
+    if written.removesuffix(UTC_SUFFIX) not in DATE_FORMATS:
+        raise ValueError(
+            f"{written!r} is not one of {', '.join(DATE_FORMATS)}, with or without the ending {UTC_SUFFIX!r}"
+        )
+    return written
+
+
+DateFormat = Annotated[str, AfterValidator(_check_date_format)]
 Number = Annotated[float, Field(ge=-LARGEST_NUMBER, le=LARGEST_NUMBER)]
 
 

@@ -2,7 +2,6 @@
 
 import io
 import json
-import uuid
 from collections.abc import Callable, Iterator, Sequence
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -81,8 +80,6 @@ _ARROW: dict[pa.DataType, Callable[[Random], Any]] = {
     pa.float32(): lambda rng: rng.choice((8.1, 0.1, 1e-7, 3e20, 16777216.0, -2.5)),
     pa.float64(): lambda rng: rng.choice((rng.random(), float(rng.randint(-5, 5)), 1e16, 1.5e17, 1e-5, 1e22, -0.0)),
     **{kind: lambda rng: rng.choice(_WORDS) for kind in (pa.string(), pa.large_string(), pa.string_view())},
-    **{kind: lambda rng: rng.choice(_WORDS).encode() for kind in (pa.binary(), pa.large_binary(), pa.binary_view())},
-    pa.binary(2): lambda rng: rng.choice((b"aa", b"5 ", b"'\"")),
     **{
         kind: _decimal for kind in (pa.decimal32(9, 4), pa.decimal64(9, 2), pa.decimal128(30, 9), pa.decimal256(50, 12))
     },
@@ -96,7 +93,6 @@ _ARROW: dict[pa.DataType, Callable[[Random], Any]] = {
     **{pa.duration(unit): _span for unit in ("ms", "us", "ns")},
     **{pa.dictionary(pa.int32(), kind): lambda rng: rng.choice(_WORDS) for kind in (pa.string(), pa.large_string())},
     pa.dictionary(pa.int8(), pa.int64()): lambda rng: rng.randint(0, 9),
-    pa.uuid(): lambda rng: uuid.UUID(int=rng.randint(0, 3)).bytes,
     pa.bool8(): lambda rng: rng.randint(0, 1),
     pa.json_(): lambda rng: rng.choice(("5", "true", '"x"')),
 }
@@ -115,21 +111,12 @@ _PANDAS: dict[str, tuple[str, Callable[[Random], Any]]] = {
     "times in a zone": ("datetime64[us, Asia/Tokyo]", lambda rng: pd.Timestamp(_moment(rng), tz="Asia/Tokyo")),
     "spans": ("timedelta64[ns]", _span),
     "whole days": ("timedelta64[s]", lambda rng: timedelta(rng.randint(-2, 4))),
-    **{
-        f"periods of {frequency}": (
-            f"period[{frequency}]",
-            lambda rng, frequency=frequency: pd.Period(_moment(rng), frequency),
-        )
-        for frequency in ("D", "W", "M", "Q", "Y", "h", "s")
-    },
     "decimals": (
         "object",
         lambda rng: Decimal(rng.choice(("7.50", "2", "3.125", "10.0", "1E-7", "12345678901.5"))),
     ),
     "dates": ("object", lambda rng: _moment(rng).date()),
     "clock times": ("object", lambda rng: _precise(rng).time()),
-    "bytes": ("object", lambda rng: rng.choice(_WORDS).encode()),
-    "UUIDs": ("object", lambda rng: uuid.UUID(int=rng.randint(0, 3))),
     "enums of strings": ("object", lambda rng: rng.choice(list(Size))),
     "enums of numbers": ("object", lambda rng: rng.choice(list(Rank))),
 }
@@ -156,8 +143,6 @@ def frame(columns: dict[str, pa.Array | pd.Series]) -> pd.DataFrame:
     series = {}
     for name, given in columns.items():
         cells = given
-        if isinstance(cells, pa.UuidArray):  # of which pandas makes bytes
-            cells = pd.Series(cells.to_pylist(), dtype=object)
         series[name] = cells if isinstance(cells, pd.Series) else pd.Series(cells.to_pandas())
     return pd.DataFrame(series)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from container.init.earlier import earlier_splits, write_record
 from container.init.leaks import Doubt
+from container.init.notations import WrittenAs
 from container.init.profile import read_tables
 from container.init.report import page, summary_lines, table_lines
 from container.init.roles import Role
@@ -41,10 +42,11 @@ def init(paths: JobPaths, options: argparse.Namespace) -> int:
     if options.time and options.splits_of:
         raise ContractError("--time and --splits-of: each would split the rows in another way", "Use one of them.")
     _check_root(paths, options)
+    written = WrittenAs.of_options(options.number_format, options.date_format, options.null)
     with tempfile.TemporaryDirectory(prefix="init-") as scratch:
         raw = read_tables(
             options.tables, label=options.label, given=_given(options), scratch=Path(scratch),
-            group=options.group, time=options.time, label_changes=options.map_label,
+            group=options.group, time=options.time, label_changes=options.map_label, written=written,
         )  # fmt: skip
         print(*table_lines(raw), "", sep="\n", flush=True)
         earlier = None if options.splits_of is None else earlier_splits(raw, options.splits_of)
@@ -61,9 +63,14 @@ def init(paths: JobPaths, options: argparse.Namespace) -> int:
         repeated = write_splits(raw, splits, folders)
         paths.config.mkdir(parents=True, exist_ok=True)
         write_record(raw, splits.codes, paths.split_record)
+    if repeated.absent:
+        raw = raw.without(repeated.absent, "no value in the rows of train")
+        settings, more = hyperparameters_of(raw, tokenizer=tokenizer, group=options.group)
+        why = {**more, "tokenizer": reason}
     counts = label_counts(raw, splits)
     doubts = list(warnings_of(raw, counts=counts, repeated=repeated, group=options.group, time=options.time))
     doubts += map(Doubt, splits.notes)
+    doubts += [Doubt(f"{name}: is left out, because no row of train has a value.") for name in repeated.absent]
     if raw.nested:
         doubts.append(Doubt(f"{', '.join(raw.nested)}: left out, because the cells contain lists or objects."))
     warnings = [doubt.text for doubt in doubts]

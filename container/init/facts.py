@@ -1,30 +1,33 @@
 """Collect what decides the role of a column, from a sample of its cells."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from container.tables.channel_files import Origin
-from container.tables.column_types import is_number
-from container.tables.dates import FORMATS as DATE_FORMATS
+from container.steps.preprocess.column_sample import ColumnNotations, ColumnSample
+from container.tables.column_types import is_number, is_text
 from container.tables.dates import read_dates
-from container.tables.values import contiguous, keys, numbers, read_numbers
-from contracts.errors import ContractError
-from contracts.value_types import NUMBER_FORMATS, NumberFormat
+from container.tables.number_notations import read_numbers
+from container.tables.values import contiguous
 
-_FIRST_CELLS = 100
 _LONGEST = 40  # characters, on average, of the cells of a column that may have numbers or dates
-_FEW_CELLS = 0.05  # of the cells that are read
+_MOST_WORDS = 0.4  # share of the cells of a column that may have numbers or dates
 _POSTAL_WORDS = frozenset(("zip", "zipcode", "postcode", "postal", "plz"))
 _CODE_WORDS = _POSTAL_WORDS.union(
     ("id", "ids", "code", "codes", "phone", "fax", "key", "uuid", "guid", "sku", "isbn", "ean", "ssn", "iban", "hash")
 )
+_VERSION_WORDS = _POSTAL_WORDS.union(("version", "ver", "release", "vat", "code", "codes", "phone", "fax"))
+_GROUPED = r"^[0-9]{1,3}([ .'\x{a0}\x{202f}][0-9]{3})+$|^[0-9]{2,3}( [0-9]{2,3})+$"  # commas group amounts alone
+_EXPONENT = "^[0-9]{2,}[eE][0-9]+$"
+_FEWEST_CODES = 20  # distinct values
+_CODE_DIGITS = 5
 _PERSON_WORDS = frozenset(
     (
         "user", "customer", "client", "patient", "account", "member", "author", "buyer", "seller", "student", "driver",
@@ -35,117 +38,45 @@ _UNSPACED = r"[\x{3040}-\x{30ff}\x{3400}-\x{9fff}\x{ac00}-\x{d7a3}]"  # scripts 
 
 
 @dataclass(frozen=True)
-class ColumnFacts:
+class ColumnFacts(ColumnSample):
     """A column of the raw table.
 
     Attributes:
         rows: of the table.
         empty: share of cells in all rows without a text, and without a number (NA).
-        sample: cells, null where empty. [S]
+        sample, given, decimal_comma, day_first: as in ColumnSample.
     """
 
     name: str
     rows: int
     empty: tuple[float, float]
     sample: pa.Array
+    given: ColumnNotations | None = None
+    decimal_comma: bool | None = None
+    day_first: bool | None = None
 
     @property
     def missing(self) -> float:
-        return self.empty[self.is_number]
+        """The share of the missing cells; words such as NA are missing among numbers and dates."""
+        if self.is_number or self.date_format is not None:
+            return (self.notations.numbers if self.is_number else self.notations.dates).missing_share
+        return self.empty[0]
 
-    @cached_property
-    def keys(self) -> pa.Array:
-        """The value of each cell of the sample that is not empty. [P] string"""
-        return keys(self.sample).drop_null()
-
-    @cached_property
-    def values(self) -> list[str]:
-        """The distinct values, the most frequent first."""
-        counts = pc.value_counts(self.keys)
-        order = np.argsort(-counts.field("counts").to_numpy(), kind="stable")
-        return counts.field("values").take(pa.array(order)).to_pylist()
-
-    @property
-    def distinct(self) -> int:
-        return len(self.values)
-
-    @property
-    def repeats(self) -> float:
-        """The share of the cells whose value an earlier cell has."""
-        return 1 - self.distinct / max(len(self.keys), 1)
-
-    @property
-    def _steps(self) -> tuple[pa.Array, pa.Array]:
-        """The first cells, which decide most columns in little time, and all."""
-        return self.sample[:_FIRST_CELLS], self.sample
-
-    @staticmethod
-    def _reads(cells: pa.Array, written: str) -> bool:
-        dates = read_dates(cells, written)
-        zoned, read = int(dates.zoned.sum()), int((~np.isnan(dates.seconds)).sum())
-        return not dates.unread.any() and zoned in (0, read)
-
-    @cached_property
-    def date_format(self) -> str | None:
-        """The notation of the dates; None if the column has other texts."""
-        readable = (each for each in DATE_FORMATS if all(self._reads(cells, each) for cells in self._steps))
-        return next(readable, None)
-
-    @cached_property
-    def is_number(self) -> bool:
-        return self.number_format is not None
-
-    @cached_property
-    def number_format(self) -> NumberFormat | str | None:
-        """The notation of the numbers: "" for 1234.5; None if the column has other texts."""
-        for written in ("", *NUMBER_FORMATS):
-            try:
-                read = [numbers(each, self.name, origin=Origin(), written=written or None) for each in self._steps]
-            except ContractError:
-                continue
-            return written if np.isfinite(read[-1]).any() else None
-        return None
-
-    def read_as(self, role: Literal["number", "date"]) -> tuple[int, pa.Array]:
-        """Return how many cells are numbers or dates, and those that are neither that nor missing. [U] string
-
-        The notation is the one that reads most of a hundred cells.
-        """
-
-        def read(cells: pa.Array, written: Any) -> tuple[np.ndarray, np.ndarray]:
-            if role == "number":
-                return read_numbers(cells, written)
-            dates = read_dates(cells, written)
-            return ~np.isnan(dates.seconds), dates.unread
-
-        if not len(self.keys):
-            return 0, self.keys
-        some = self.keys.take(np.unique(np.linspace(0, len(self.keys) - 1, _FIRST_CELLS).astype(int)))
-        notations = (None, *NUMBER_FORMATS) if role == "number" else DATE_FORMATS
-        best = max(notations, key=lambda written: np.count_nonzero(read(some, written)[0]))
-        found, wrong = read(self.keys, best)
-        return int(found.sum()), self.keys.filter(pa.array(wrong))
-
-    def nearly(self) -> tuple[Literal["number", "date"], pa.Array] | None:
-        """Return what all but a few cells are, and these cells; None if there is no such role."""
+    def nearly(self) -> tuple[Literal["number", "date"], int, Counter[str]] | None:
+        """Return what most cells are, how many are not, and their words; None if there is no such role."""
         if not len(self.keys) or self.characters.mean() > _LONGEST:
             return None
         for role in ("number", "date"):
-            count, others = self.read_as(role)
-            if 0 < len(others) <= _FEW_CELLS * count:
-                return role, others
+            count, others, words = self.read_as(role)
+            if 0 < others <= _MOST_WORDS * (count + others):
+                return role, others, words
         return None
-
-    @cached_property
-    def numbers(self) -> np.ndarray:
-        """The numbers of a column with a notation; NaN where one is missing. [S]"""
-        return numbers(self.sample, self.name, origin=Origin(), written=self.number_format or None)  # pyright: ignore[reportArgumentType] - is_number
 
     @cached_property
     def seconds(self) -> np.ndarray:
         """The times of a column of dates; NaN where one is missing. [S]"""
         assert self.date_format is not None, "a column of dates"
-        return read_dates(self.sample, self.date_format).seconds
+        return read_dates(self.sample, self.date_format, missing=self.notations.missing).seconds
 
     @property
     def is_whole(self) -> bool:
@@ -154,8 +85,58 @@ class ColumnFacts:
 
     @property
     def has_leading_zeros(self) -> bool:
-        texts = pc.match_substring_regex(self.keys, pattern="^0[0-9]+$")
+        texts = pc.match_substring_regex(self.keys, pattern="^[+-]?0[0-9]")
         return not is_number(self.sample.type) and bool(pc.any(texts).as_py())
+
+    def has_value(self, cells: pa.ChunkedArray) -> bool:
+        """Return whether any of the column's cells has a number or a date."""
+        if self.date_format is not None:
+            values = read_dates(cells, self.date_format, missing=self.notations.missing).seconds
+        elif is_text(cells.type):
+            values = read_numbers(contiguous(cells), self.number_format, missing=self.notations.missing).values
+        else:
+            values = contiguous(cells).cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+        return bool(np.isfinite(values).any())
+
+    @property
+    def code_reason(self) -> str:
+        """Why the numbers are codes: their zeros, their form, or the name of the column; "" for amounts."""
+        if is_number(self.sample.type):
+            return "named like a code" if self.is_whole and self.is_named_code else ""
+        if self.has_leading_zeros:
+            return "leading zeros"
+        if self._matching(_EXPONENT):
+            return "digits around an E"
+        if self._is_grouped_code:
+            return "the same number of digits in each"
+        if self._is_version:
+            return "written like versions"
+        is_named = self.is_named_code if self.is_whole or self._matching(_GROUPED) == 1 else self.is_named_version
+        return "named like a code" if is_named else ""
+
+    def _matching(self, pattern: str) -> float:
+        """Return the share of the cells that have a pattern."""
+        found = pc.sum(pc.match_substring_regex(self.keys, pattern=pattern)).as_py() or 0
+        return found / max(len(self.keys), 1)
+
+    @property
+    def _is_grouped_code(self) -> bool:
+        """Whether all cells are groups with the same number of digits, and as many end with 0 as by chance."""
+        if self.distinct < _FEWEST_CODES or self._matching(_GROUPED) < 1:
+            return False
+        digits = pc.replace_substring_regex(self.keys, pattern="[^0-9]", replacement="")
+        lengths = pc.utf8_length(digits)
+        is_even = pc.min(lengths).as_py() == pc.max(lengths).as_py() >= _CODE_DIGITS
+        return is_even and pc.mean(pc.cast(pc.ends_with(digits, "0"), pa.int8())).as_py() < 0.5
+
+    @property
+    def _is_version(self) -> bool:
+        """Whether zeros at the end distinguish few values: 1.10 beside 1.9, or 1.1."""
+        texts = pa.array(self.values, pa.string())
+        if self.number_format or self.repeats < 0.5 or self._matching(r"^[0-9]+\.[0-9]*[1-9]0$") == 0:
+            return False
+        places = pc.utf8_length(pc.replace_substring_regex(texts, pattern=r"^[^.]*\.?", replacement=""))
+        return len(pc.unique(pc.filter(places, pc.greater(places, 0)))) > 1
 
     @property
     def is_dense(self) -> bool:
@@ -171,11 +152,6 @@ class ColumnFacts:
         blanks = pc.count_substring_regex(texts, pattern=r"\s+").to_numpy()
         unspaced = pc.count_substring_regex(texts, pattern=_UNSPACED).to_numpy()
         return float(np.mean(blanks + 1 + unspaced / 2)) if len(texts) else 0.0
-
-    @property
-    def characters(self) -> np.ndarray:
-        """The characters of each cell that is not empty. [P]"""
-        return pc.utf8_length(self.keys).to_numpy()
 
     @property
     def has_lists(self) -> bool:
@@ -194,6 +170,10 @@ class ColumnFacts:
         return not _CODE_WORDS.isdisjoint(self.name_words)
 
     @property
+    def is_named_version(self) -> bool:
+        return not _VERSION_WORDS.isdisjoint(self.name_words)
+
+    @property
     def is_named_postal(self) -> bool:
         return not _POSTAL_WORDS.isdisjoint(self.name_words)
 
@@ -210,15 +190,37 @@ class ColumnFacts:
         return self.values[:count]
 
 
-def facts_of(sample: pa.Table, *, rows: int, missing: Mapping[str, Sequence[int]]) -> dict[str, ColumnFacts]:
+def facts_of(
+    sample: pa.Table,
+    *,
+    rows: int,
+    missing: Mapping[str, Sequence[int]],
+    notations: Mapping[str, ColumnNotations] | None = None,
+) -> dict[str, ColumnFacts]:
     """Return the facts of each column.
 
     Args:
         rows: of the whole table.
         missing: cells of all rows without a text, and without a number, by column.
+        notations: of all rows, by column; None: those of the sample.
     """
     facts = {}
     for name in sample.column_names:
         as_text, as_number = (count / max(rows, 1) for count in missing[name])
-        facts[name] = ColumnFacts(name, rows, (as_text, as_number), contiguous(sample[name]))
-    return facts
+        given = None if notations is None else notations[name]
+        facts[name] = ColumnFacts(name, rows, (as_text, as_number), contiguous(sample[name]), given)
+    comma, day_first = _customs([each.notations for each in facts.values()])
+    return {name: replace(each, decimal_comma=comma, day_first=day_first) for name, each in facts.items()}
+
+
+def _customs(columns: Sequence[ColumnNotations]) -> tuple[bool | None, bool | None]:
+    """Return whether the numbers of a table have a decimal comma, and its dates the day before the month.
+
+    Most of the columns that show it decide; where none does, the dates decide about the comma, and the other way round.
+    """
+    shown = (
+        Counter(column.numbers.decimal_comma for column in columns),
+        Counter(column.dates.day_first for column in columns),
+    )
+    comma, day_first = (votes[True] > votes[False] if votes[True] != votes[False] else None for votes in shown)
+    return (day_first or None if comma is None else comma), (comma or None if day_first is None else day_first)

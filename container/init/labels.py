@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from container.preprocessing.labels import LabelCollector, check_classification, label_order
-from container.tables.values import MISSING_NUMBERS, keys
+from container.tables.number_notations import MISSING_NUMBERS
+from container.tables.values import keys
 from contracts.errors import ContractError
 from contracts.spelling import SIMILAR, counted, did_you_mean
 

@@ -3,7 +3,7 @@
 import logging
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from container.init.facts import facts_of
 from container.init.labels import LabelReading
+from container.init.notations import WrittenAs
 from container.init.roles import Column, Role, decide_roles
 from container.preprocessing.labels import LabelCollector, check_classification
 from container.steps.preprocess.data_profile import DataProfile
@@ -27,6 +28,7 @@ logger = logging.getLogger(__name__)
 ROWS_PER_LINE = 500_000
 LABEL_NAMES = ("label", "target", "class", "y", "outcome")
 MOST_LABELS = 1000
+_AS_READ = WrittenAs()
 _SPLIT_NAMES = {**{name: name for name in SPLITS}, **CHANNEL_ALIASES, "valid": "val", "dev": "val"}
 
 
@@ -43,6 +45,7 @@ class RawTables:
         times: of --time. [N] float64, or None.
         sample: of at most 50,000 rows.
         nested: columns of lists or objects, which are left out.
+        written: what the user said about notations.
     """
 
     parts: Mapping[str, PartFiles]
@@ -54,6 +57,7 @@ class RawTables:
     times: np.ndarray | None
     sample: pa.Table
     nested: Sequence[str]
+    written: WrittenAs
 
     @property
     def rows(self) -> int:
@@ -70,6 +74,11 @@ class RawTables:
 
     def of_role(self, role: Role) -> list[str]:
         return [column.name for column in self.columns.values() if column.role == role]
+
+    def without(self, names: Sequence[str], why: str) -> "RawTables":
+        """Return the tables of which some columns are ignored."""
+        ignored = {name: replace(self.columns[name], role="ignored", why=why) for name in names}
+        return replace(self, columns={**self.columns, **ignored})
 
     def tables(self, columns: Sequence[str]) -> Iterator[TableSlice]:
         """Yield the rows in the order of the arrays."""
@@ -95,6 +104,7 @@ def read_tables(
     group: str | None = None,
     time: str | None = None,
     label_changes: Sequence[str] = (),
+    written: WrittenAs = _AS_READ,
 ) -> RawTables:
     """Return the tables with the roles of their columns.
 
@@ -102,6 +112,7 @@ def read_tables(
         label, given: see `decide_roles`; without a label, the column with one of LABEL_NAMES.
         group: the column whose rows stay together. time: the column by which rows are split.
         label_changes: --map-label.
+        written: what the user said about notations.
 
     Raises:
         ContractError: damaged files, columns that are missing, labels of which no classifier can be trained.
@@ -114,8 +125,9 @@ def read_tables(
     check_present((label, *filter(None, (group, time))), names, where)
     collector = LabelCollector(label, allowed=1 << 31)
     profile = DataProfile(names, splits=("rows",), id_column=None)
-    source, codes, hashes, times = [], [], [], []
-    reader = TimeColumn(time) if time else None
+    source, codes, hashes = [], [], []
+    reader = TimeColumn(time, written.date_format.get(time)) if time else None
+    notations = {name: written.of(name, is_date=given.get(name, ("",))[0] == "date") for name in names}
     for index, part_files in enumerate(parts.values()):
         for part in part_files.iter_tables(names):
             found = collector.add(part.table[label], origin=part.origin)
@@ -125,15 +137,17 @@ def read_tables(
             if (profile.rows + rows) // ROWS_PER_LINE > profile.rows // ROWS_PER_LINE:
                 logger.info("%s rows read", f"{profile.rows + rows:,}")
             profile.add(part.table, hashes=own, splits=np.zeros(rows, np.int8), labels=found)
+            for name, each in notations.items():
+                each.add(part.table[name])
             source.append(np.full(rows, index, np.int8))
             codes.append(found.astype(np.int16))
             hashes.append(_group_hashes(part, group, own))
             if reader is not None:
-                times.append(reader.parse(part.table[reader.name], origin=part.origin))
+                reader.parse(part.table[reader.name], origin=part.origin)
     sample = profile.sample
     reading = LabelReading.of(collector, rows=profile.rows, changes=label_changes, where=where)
     assert sample is not None, "two labels are two rows"
-    facts = facts_of(sample, rows=profile.rows, missing=profile.missing)
+    facts = facts_of(sample, rows=profile.rows, missing=profile.missing, notations=notations)
     columns = decide_roles(facts, label=label, given={**_splitting(group, time), **given})
     return RawTables(
         parts=parts,
@@ -142,9 +156,10 @@ def read_tables(
         source=np.concatenate(source),
         codes=reading.codes()[np.concatenate(codes)],
         hashes=np.concatenate(hashes),
-        times=np.concatenate(times) if times else None,
+        times=None if reader is None else reader.finish(),
         sample=sample,
         nested=nested,
+        written=written,
     )
 
 

@@ -8,6 +8,7 @@ from container.init.facts import ColumnFacts
 from contracts.errors import ContractError
 from contracts.spelling import SIMILAR, did_you_mean
 from contracts.tabular_inputs import date_inputs
+from contracts.value_types import EPOCHS
 
 Role = Literal["id", "label", "text", "number", "category", "date", "ignored"]
 
@@ -79,9 +80,9 @@ def _check_cells(facts: ColumnFacts, role: Role, option: str) -> None:
         raise ContractError(f"{option}: column {facts.name!r}: every cell is empty", f"Leave out {option}.")
     if role not in ("number", "date") or (facts.is_number if role == "number" else facts.date_format is not None):
         return
-    _, others = facts.read_as(role)
-    count = f"{len(others):,} of {len(facts.keys):,} cells"
-    what = f"{count} cannot be read as a {role}, e.g. {others[0].as_py()!r}" if len(others) else ""
+    read, others, words = facts.read_as(role)
+    example = next(iter(words), facts.values[0])
+    what = f"{others:,} of {read + others:,} cells cannot be read as a {role}, e.g. {example!r}" if others else ""
     if what or role == "date":
         raise ContractError(
             f"{option}: column {facts.name!r}: {what or 'some times have a time zone, and others have none'}",
@@ -98,17 +99,16 @@ def _role(facts: ColumnFacts) -> tuple[Role, str]:
         return "ignored", "constant"
     if facts.is_index:
         return "ignored", "an index that pandas saved"
-    if facts.is_number:
-        return _role_of_numbers(facts)
-    return _role_of_texts(facts) if facts.date_format is None else ("date", "dates")
+    if facts.date_format is not None:
+        return "date", facts.date_format if facts.date_format in EPOCHS else "dates"
+    return _role_of_numbers(facts) if facts.is_number else _role_of_texts(facts)
 
 
 def _role_of_numbers(facts: ColumnFacts) -> tuple[Role, str]:
     enough, unique = len(facts.keys) >= FEWEST_UNIQUE, not facts.repeats and not facts.missing
     if enough and facts.is_dense:
         return "id", "unique whole numbers, like a counter"
-    if facts.is_whole and (facts.has_leading_zeros or facts.is_named_code):
-        why = "leading zeros" if facts.has_leading_zeros else "named like a code"
+    if why := facts.code_reason:
         if enough and unique and facts.is_named_code and not facts.is_named_postal:
             return "id", f"unique, {why}"
         if enough and facts.repeats <= UNIQUE:

@@ -11,6 +11,7 @@ from container.preprocessing.labels import learned_labels
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.input_files import exists
 from contracts.model_classes import FROM_SCRATCH
+from contracts.value_types import ISO, UTC_SUFFIX
 
 LENGTHS = (64, 128, 256, 512)  # of max_sen_len
 _TOKENS_PER_WORD = 1.4
@@ -47,6 +48,12 @@ def hyperparameters_of(raw: RawTables, *, tokenizer: str, group: str | None) -> 
     formats = {name: raw.columns[name].facts.number_format for name in numbers}
     if formats := {name: written for name, written in formats.items() if written}:
         values["number_format"] = formats
+    utc = {name: UTC_SUFFIX if raw.columns[name].facts.notations.reads_utc else "" for name in dates}
+    days = {name: f"{raw.columns[name].facts.date_format}{utc[name]}" for name in dates}
+    if days := {name: written for name, written in days.items() if written != ISO}:
+        values["date_format"] = days
+    if raw.written.null_values:
+        values["null_values"] = list(raw.written.null_values)
     if group is not None:
         role = raw.columns[group].role
         if role == "ignored":

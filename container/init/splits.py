@@ -105,11 +105,13 @@ class Repeated:
 
     Attributes:
         shared: number of contents in more than one split, by what they are.
+        absent: columns of numbers or dates without a value in train.
     """
 
     shared: Mapping[str, int]
     ids: int
     id_example: str | None
+    absent: Sequence[str] = ()
 
 
 def write_splits(raw: RawTables, splits: Splits, folders: Mapping[str, Path]) -> Repeated:
@@ -121,6 +123,7 @@ def write_splits(raw: RawTables, splits: Splits, folders: Mapping[str, Path]) ->
     ids = raw.of_role("id")
     seen = {what: [DuplicateIds(limit=_DUPLICATES) for _ in SPLITS] for what in ("rows", *texts)}
     repeated_ids = DuplicateIds()
+    absent = [*raw.of_role("number"), *raw.of_role("date")]
     writers: list[TableWriter] = []
     with ExitStack() as files:
         for part in raw.tables(names):
@@ -143,7 +146,10 @@ def write_splits(raw: RawTables, splits: Splits, folders: Mapping[str, Path]) ->
                     seen[what][SPLITS.index(split)].add(pa.array(hashes[chosen].astype(str)))
             for name in ids:
                 repeated_ids.add(table[name])
-    return Repeated({what: count_shared(of) for what, of in seen.items()}, repeated_ids.count, repeated_ids.example)
+            in_train = table.select(absent).filter(pa.array(codes == TRAIN))
+            absent = [name for name in absent if not raw.columns[name].facts.has_value(in_train[name])]
+    shared = {what: count_shared(of) for what, of in seen.items()}
+    return Repeated(shared, repeated_ids.count, repeated_ids.example, absent)
 
 
 def label_counts(raw: RawTables, splits: Splits) -> dict[str, list[int]]:

@@ -5,10 +5,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from container.evaluation.data_findings import FEW_RECORDS
 from container.evaluation.verdict import expected_auroc_width
 from container.init.leaks import Doubt, labels_in_texts, leaks_of, quoted
+from container.init.notations import doubts_of
 from container.init.profile import RawTables
-from container.init.roles import NEARLY_EMPTY
 from container.init.splits import Repeated
-from container.tables.dates import ISO
 from contracts.paths import SPLITS
 from contracts.spelling import counted
 
@@ -32,7 +31,8 @@ def warnings_of(
     leaks = list(leaks_of(raw))
     yield from map(Doubt, raw.reading.warnings())
     yield from map(Doubt, _of_labels(counts))
-    yield from map(Doubt, _of_few_cells(raw))
+    for column in raw.columns.values():
+        yield from map(Doubt, doubts_of(column))
     yield from leaks
     yield from labels_in_texts(raw)
     yield from map(Doubt, _of_repeated(raw, repeated, counts))
@@ -40,7 +40,7 @@ def warnings_of(
         yield from map(Doubt, _of_groups(raw))
     leaking = {name for leak in leaks for name in leak.inputs}
     dates = [raw.columns[name].facts for name in raw.of_role("date") if name not in leaking]
-    times = [facts.name for facts in dates if facts.date_format == ISO and not facts.missing]  # as --time reads them
+    times = [facts.name for facts in dates if not facts.missing]  # --time needs one in each row
     if times and time is None:
         yield Doubt(
             f"{', '.join(times)}: if the model will score later rows, split by time: --time {quoted(times[0])}."
@@ -72,20 +72,6 @@ def _of_labels(counts: Mapping[str, Sequence[int]]) -> Iterator[str]:
             f"{'; '.join(text for text, _, _ in few.values())}. Around an AUROC of {_AUROC} of this label, the 95 % "
             f"interval will be about {width:.2f} wide, so smaller differences say nothing."
         )
-
-
-def _of_few_cells(raw: RawTables) -> Iterator[str]:
-    """Yield a sentence for each column that would be a number or a date without a few cells."""
-    for column in raw.columns.values():
-        facts = column.facts
-        by_cells = column.role in ("category", "text", "ignored") and facts.missing <= NEARLY_EMPTY
-        if by_cells and not column.is_given and not facts.is_named_code and (found := facts.nearly()):
-            role, cells = found
-            yield (
-                f"{column.name}: of {len(facts.keys):,} cells, {len(cells):,} cannot be read as a {role}, e.g. "
-                f"{cells[0].as_py()!r}, so it is no {role} ({column.role}: {column.why}). To use it as a "
-                f"{role}, correct or empty these cells, and repeat init with --force."
-            )
 
 
 def _of_repeated(raw: RawTables, repeated: Repeated, counts: Mapping[str, Sequence[int]]) -> Iterator[str]:

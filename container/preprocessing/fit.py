@@ -94,6 +94,8 @@ def fit_preprocessing(
         ),
         dates=statistics.dates,
         number_format={name: hp.number_format[name] for name in columns.numeric if name in hp.number_format},
+        number_units=statistics.units or None,
+        null_values=statistics.missing,
         class_labels=labels.labels,
         is_binary=hp.is_binary,
         tokenizer_digests={},

@@ -10,13 +10,16 @@ from itertools import count, islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
+import pyarrow as pa
 from pydantic import Field, TypeAdapter
 
 from container.preprocessing.labels import Label, LabelMap
 from container.preprocessing.numeric_transform import NumericTransformParameters
 from container.preprocessing.risk_tables import RiskTable, category_names, parse_risk_table
+from container.tables.channel_files import Origin
 from container.tables.dates import DateReading
-from container.tables.values import Kind, kind_of_texts
+from container.tables.values import Kind, kind_of_texts, numbers
 from contracts import artifacts
 from contracts.errors import ContractError, one_line
 from contracts.input_files import read_as
@@ -37,6 +40,8 @@ class Rules:
         subtracted: by numeric column, what is subtracted before its numbers become float32, where that is needed.
         category_kinds: by categorical column, how texts are read; None in a model of an older version.
         number_format: notation of numeric columns that are not written as 1234.5.
+        number_units: their currency or percent sign, "" for none; None in a model of an older version: any.
+        null_values: words in lower case for a missing number or date, besides the usual ones.
         dates: by date column, how it is written; its parts are numeric columns (`date_inputs`).
         class_labels: label of each class id.
         weight_name, group_name: columns that a prediction does not need.
@@ -59,6 +64,8 @@ class Rules:
     subtracted: Mapping[str, Number] = field(default_factory=dict)
     category_kinds: Mapping[str, Kind] | None = None
     number_format: Mapping[str, NumberFormat] = field(default_factory=dict)
+    number_units: Mapping[str, str] | None = None
+    null_values: tuple[str, ...] = ()
     dates: Mapping[str, DateReading] = field(default_factory=dict)
     weight_name: str | None = None
     group_name: str | None = None
@@ -129,6 +136,12 @@ class Rules:
     def other_columns(self) -> tuple[str | None, ...]:
         """Return the columns of the training data that a prediction does not need."""
         return tuple(getattr(self, name) for name in ROW_COLUMNS)
+
+    def numbers_of(self, column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> np.ndarray:
+        """Return a numeric column as `numbers` reads it, as in train. [R] float64"""
+        units = self.number_units or {}
+        written = self.number_format.get(name)
+        return numbers(column, name, origin=origin, written=written, unit=units.get(name), missing=self.null_values)
 
     @property
     def raw_numbers(self) -> tuple[str, ...]:

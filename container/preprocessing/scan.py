@@ -14,11 +14,12 @@ from container.preprocessing.labels import LabelCollector, LabelMap, given_label
 from container.preprocessing.numeric_summary import DISTINCT_LIMIT, NumericSummary
 from container.preprocessing.risk_tables import CategoryCounts, fold_of
 from container.preprocessing.row_columns import group_numbers, read_weights
-from container.tables.channel_files import TableSlice, input_format, iter_tables
-from container.tables.column_types import is_number
+from container.tables.channel_files import Origin, TableSlice, input_format, iter_tables
+from container.tables.column_types import is_number, is_text
 from container.tables.dates import DateReading, date_columns
 from container.tables.duplicate_ids import DuplicateIds
-from container.tables.values import Kind, keys, kind_of_texts, kind_of_type, numbers
+from container.tables.number_notations import units_of
+from container.tables.values import Kind, contiguous, keys, kind_of_texts, kind_of_type, numbers
 from contracts.errors import ContractError, shown
 from contracts.hyperparameters import Hyperparameters
 from contracts.tabular_inputs import date_inputs
@@ -92,6 +93,7 @@ class SplitStatistics:
         weights: total weight of the labelled rows by label index. [L]
         kinds: how the texts of each categorical column of train are read.
         dates: how the dates are written; those of train are known after all rows.
+        units: the currency or percent sign of each numeric column with a number_format.
 
     Args:
         known: the classes, if they are known.
@@ -111,6 +113,8 @@ class SplitStatistics:
         self.num_folds = max(1, hp.risk_table_folds) if self.is_train else 1
         self.seed = hp.seed
         self.number_format = hp.number_format
+        self.missing = tuple(word.strip().lower() for word in hp.null_values)
+        self.units: dict[str, str] = {}
         self.rows = 0
         self.unlabelled = 0
         self.unlabelled_rows: list[str] = []
@@ -118,7 +122,9 @@ class SplitStatistics:
         self.totals = np.zeros((self.num_folds, hp.num_classes), np.int64)
         self.weights = np.zeros(hp.num_classes)
         limit = DISTINCT_LIMIT if self.is_train else _HELD_OUT_LIMIT
-        self._new_dates = [DateColumn(name) for name in columns.dates if self.is_train]
+        self._new_dates = [
+            DateColumn(name, hp.date_format.get(name), missing=self.missing) for name in columns.dates if self.is_train
+        ]
         self.dates = dict(dates or {})
         summarized = columns.numeric if self.is_train else columns.numbers
         self.numeric = {name: NumericSummary(limit=limit) for name in summarized}
@@ -152,7 +158,7 @@ class SplitStatistics:
         counted = labelled if self.is_train else np.ones(len(labelled), bool)
         for dates in self._new_dates:
             dates.add(table[dates.name], counted, origin=origin)
-        read = date_columns(table, self.dates, origin=origin)
+        read = date_columns(table, self.dates, origin=origin, missing=self.missing)
         for name, summary in self.numeric.items():
             written = self.number_format.get(name)
             column = read[name] if name in read else table[name]
@@ -162,7 +168,11 @@ class SplitStatistics:
                     f"in {origin.file}",
                     "Remove the column from number_format, which is for texts.",
                 )
-            values = numbers(column, name, origin=origin, written=written, if_not_numeric=_IF_NOT_NUMERIC)
+            values = numbers(
+                column, name, origin=origin, written=written, missing=self.missing, if_not_numeric=_IF_NOT_NUMERIC
+            )
+            if written is not None and is_text(column.type):
+                self._add_units(column, values, name, origin=origin)
             summary.add(values[counted])
         for name, counts in self.categories.items():
             self._types[name] = table[name].type
@@ -172,6 +182,16 @@ class SplitStatistics:
             self.ids.add(table[self.columns.id_name])
         if group:
             self.groups.add(keys(table[group]))
+
+    def _add_units(self, column: pa.ChunkedArray, values: np.ndarray, name: str, *, origin: Origin) -> None:
+        """Raise ContractError if the numbers of a column have several currencies, or one and a percent sign."""
+        found = sorted({self.units.get(name, ""), *units_of(contiguous(column), values)} - {""})
+        if len(found) > 1:
+            raise ContractError(
+                f"{origin.row(0)} and after, column {name!r}: numbers are in {' and in '.join(found)}",
+                "Write all numbers of the column in one currency, or remove the column from tab_field_list.",
+            )
+        self.units[name] = "".join(found)
 
     def read_dates(self, *, where: str) -> None:
         """Decide how the dates of train are read, after all rows."""

@@ -16,7 +16,7 @@ from container.preprocessing.row_columns import group_numbers, read_weights
 from container.tables.channel_files import Origin, missing_column
 from container.tables.dates import date_columns
 from container.tables.records import check_single_values
-from container.tables.values import contiguous, numbers, texts
+from container.tables.values import contiguous, texts
 from container.text.chunk_tokenizer import ChunkTokenizer
 from container.text.encoder_config import check_positions, read_config
 from container.text.tokenization import TextCounts, TextProcessor
@@ -184,12 +184,12 @@ class Preprocessor:
         unseen: Counter[str] = Counter()
         missing: dict[str, np.ndarray] = {}
         raw = set(fitted.raw_numbers)
-        dates = date_columns(table, fitted.dates, origin=origin)
+        dates = date_columns(table, fitted.dates, origin=origin, missing=fitted.null_values)
         errors = RowErrors()
         for position, name in enumerate(fitted.numeric_columns):
             with errors:
                 column = dates[name] if name in dates else table[name]
-                values = numbers(column, name, origin=origin, written=fitted.number_format.get(name))
+                values = fitted.numbers_of(column, name, origin=origin)
                 missing[name] = np.isnan(values)
                 filled = np.where(missing[name], fitted.imputation[name], values)
                 tabular[:, position] = filled - fitted.subtracted.get(name, 0.0)

@@ -91,7 +91,7 @@ def _records(rows: TableSlice, fitted: FittedPreprocessing) -> list[Record]:
         if name in fitted.number_format:
             columns[name] = texts(cells)
         elif name in fitted.raw_numbers:
-            values = numbers(cells, name, origin=rows.origin).tolist()
+            values = fitted.numbers_of(cells, name, origin=rows.origin).tolist()
             columns[name] = [None if np.isnan(value) else value for value in values]
         else:
             columns[name] = keys(cells).to_pylist() if name in fitted.categorical_columns else texts(cells)

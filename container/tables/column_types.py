@@ -1,6 +1,5 @@
 """Convert columns of any Arrow type to the types that cells have, which files of one table have in common."""
 
-import json
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
@@ -14,7 +13,6 @@ _SINGLE_VALUES = (
     pa.types.is_string, pa.types.is_large_string, pa.types.is_date, pa.types.is_time,
     pa.types.is_timestamp, pa.types.is_duration,
 )  # fmt: skip
-_UUID, _PERIOD = "arrow.uuid", "pandas.period"
 _OF_STORAGE = ("arrow.json", "arrow.bool8", "arrow.opaque")  # extension types whose values are those of their storage
 _INTEGER_DIGITS = 20  # of the largest uint64
 _MOST_DIGITS = 76  # of a decimal256
@@ -24,14 +22,12 @@ NESTED_CELLS = pa.struct([("kind", pa.string())])
 
 def plain_type(field: pa.Field) -> pa.DataType | None:
     """Return the type in which `decode` returns the values of a field; None if they are not single values."""
-    kind, (name, _) = field.type, _extension(field)
-    if name in (_UUID, _PERIOD):
-        return pa.string()
+    kind, name = field.type, _extension(field)
     if name and name not in _OF_STORAGE:
         return None
     if inner := _inner_type(kind):
         return plain_type(pa.field("", inner))
-    if is_binary(kind) or pa.types.is_string_view(kind):
+    if pa.types.is_string_view(kind):
         return pa.string()
     if pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind):  # Arrow 25 cannot dictionary-encode them
         return pa.decimal128(kind.precision, kind.scale)
@@ -41,54 +37,33 @@ def plain_type(field: pa.Field) -> pa.DataType | None:
 
 
 def decode(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | pa.ChunkedArray:
-    """Return a column of single values without dictionaries, extension types, bytes and local time zones.
-
-    UUIDs and pandas' periods become texts.
+    """Return a column of single values without dictionaries, extension types and local time zones.
 
     Args:
         field: of the column's table; its metadata name an extension type of which Arrow has no class.
-
-    Raises:
-        pa.ArrowInvalid: bytes that are not UTF-8.
     """
     kind = plain_type(field)
     assert kind is not None, "the caller checks plain_type"
     if isinstance(column, pa.ChunkedArray):
         return pa.chunked_array([decode(chunk, field) for chunk in column.chunks], kind)
-    name, metadata = _extension(field)
-    if name == _UUID:
-        return pa.array([None if value is None else str(value) for value in column.to_pylist()], pa.string())
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
-    if name == _PERIOD:
-        return _periods(column, json.loads(metadata)["freq"])
     if pa.types.is_dictionary(column.type):
         cells = unpacked(column.dictionary).take(column.indices)
         return decode(cells, pa.field("", cells.type))
     return column if column.type == kind else column.cast(kind)
 
 
-def _periods(ordinals: pa.Array, frequency: str) -> pa.Array:
-    import pandas as pd  # the import takes 0.3 s
-
-    distinct = ordinals.dictionary_encode()
-    periods = pd.PeriodIndex.from_ordinals(distinct.dictionary.to_numpy(), freq=frequency)
-    return pa.array(list(map(str, periods)), pa.string()).take(distinct.indices)
-
-
-def _extension(field: pa.Field) -> tuple[str, bytes]:
-    """Return the name and the metadata of a field's extension type; "" without one."""
-    kind, metadata = field.type, field.metadata or {}
-    if isinstance(kind, pa.ExtensionType):
-        return kind.extension_name, kind.__arrow_ext_serialize__()
-    if isinstance(kind, pa.BaseExtensionType):
-        return kind.extension_name, b""
-    return metadata.get(b"ARROW:extension:name", b"").decode(), metadata.get(b"ARROW:extension:metadata", b"")
+def _extension(field: pa.Field) -> str:
+    """Return the name of a field's extension type; "" without one."""
+    if isinstance(field.type, pa.BaseExtensionType):
+        return field.type.extension_name
+    return (field.metadata or {}).get(b"ARROW:extension:name", b"").decode()
 
 
 def shown_type(field: pa.Field) -> str:
     """Return the name of a field's type for messages."""
-    name, _ = _extension(field)
+    name = _extension(field)
     return f"{field.type} of the extension type {name}" if name else str(field.type)
 
 
@@ -264,14 +239,6 @@ def label_column(labels: Sequence[int | str | None], class_labels: Sequence[int 
 def is_text(kind: pa.DataType) -> bool:
     """Return whether a type that `plain_type` returns is text."""
     return pa.types.is_string(kind) or pa.types.is_large_string(kind)
-
-
-def is_binary(kind: pa.DataType) -> bool:
-    """Return whether a type is bytes in any layout, also in a dictionary or an extension type."""
-    if inner := _inner_type(kind):
-        return is_binary(inner)
-    holds = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary)
-    return any(is_kind(kind) for is_kind in holds)
 
 
 def replace_surrogates(text: str) -> str:

@@ -16,7 +16,6 @@ from container.tables.column_types import (
     NESTED_CELLS,
     decode,
     invalid_values,
-    is_binary,
     plain_type,
     refused_cells,
     replace_surrogates,
@@ -26,7 +25,11 @@ from contracts.errors import ContractError, RowErrors, invalid_rows, shown
 from contracts.spelling import as_named
 
 _FIX = "Pass a list of dicts, a DataFrame or an Arrow table."
-_TEXT_OR_BYTES = (str, bytes, bytearray, memoryview)
+# Classes of values that are refused by name, as their types are; lists and dicts are refused, too.
+_REFUSED = {
+    "bytes": "bytes", "bytearray": "bytes", "memoryview": "bytes", "UUID": "a UUID", "Period": "a period",
+    "Interval": "an interval",
+}  # fmt: skip
 _POSITION = re.compile(r"^(In chunk \d+: )?(Invalid: )?| at string index \d+")  # in the one row that Arrow checked
 _TYPED = "biufmM"  # dtype kinds of numbers and times, which would lose their precision as Python objects
 
@@ -36,8 +39,8 @@ def records_to_table(records: Any, columns: Sequence[str] = (), *, first: int = 
 
     A key that a dict lacks is null, whatever the other dicts have. A column of mixed types (1, "1") is read as strings,
     as from a CSV file, a member of an Enum as its value. Lone surrogates, which JSON can represent and UTF-8 cannot,
-    become U+FFFD in values. Columns have the types of `decode`. One with lists, arrays, dicts or bytes that are not
-    UTF-8 has another type, so that only code that needs it refuses it, with check_single_values.
+    become U+FFFD in values. Columns have the types of `decode`. One with lists, arrays, dicts or bytes has another
+    type, so that only code that needs it refuses it, with check_single_values.
 
     Args:
         columns: the columns to take from dicts, if not all; a dict without any of them is an error. Names have their
@@ -124,20 +127,14 @@ def _named_rows(
 
 
 def check_single_values(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> None:
-    """Raise ContractError where a column of records_to_table is not of single values, or bytes are not UTF-8."""
-    kind = column.type
-    if kind == NESTED_CELLS:
+    """Raise ContractError where a column of records_to_table is not of single values."""
+    if column.type == NESTED_CELLS:
         causes = {
             row: f"{origin.row(row)}: column {name!r} contains {cell['kind']}, not a single value"
             for row, cell in enumerate(column.to_pylist())
             if cell
         }
         raise ContractError.of_rows(causes, "Give each column one text or number per record.")
-    if is_binary(kind):
-        rows = invalid_values(column, lambda value: decode(value, pa.field(name, value.type)))
-        cause = f"column {name!r} is of type {kind} and is not UTF-8 text"
-        causes = {row: f"{origin.row(row)}: {cause}" for row in rows}
-        raise ContractError.of_rows(causes, "Write the column as strings.")
 
 
 def _untyped(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
@@ -148,10 +145,7 @@ def _plain(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | pa
     if field.type == NESTED_CELLS or plain_type(field) is None:
         cells = column if field.type == NESTED_CELLS else refused_cells(field, len(column))
         return cells if cells.null_count < len(cells) else pa.nulls(len(cells))
-    try:
-        return decode(column, field)
-    except pa.ArrowInvalid:  # bytes that are not UTF-8
-        return column
+    return decode(column, field)
 
 
 def _check_values(column: pa.ChunkedArray, name: str, *, first: int) -> None:
@@ -187,15 +181,21 @@ def _column(values: list[Any]) -> pa.Array:
     classes = set(map(type, values))
     if any(issubclass(kind, Enum) for kind in classes):
         return _column([value.value if isinstance(value, Enum) else value for value in values])
-    nested = tuple(kind for kind in classes if _is_nested(kind))
+    nested = tuple(
+        kind for kind in classes if (issubclass(kind, Iterable) and not issubclass(kind, str)) or _refused(kind)
+    )
     if nested:
-        kinds = ("a dict" if isinstance(value, Mapping) else "a list" for value in values)
+        kinds = (_refused(type(value)) or ("a dict" if isinstance(value, Mapping) else "a list") for value in values)
         cells = [{"kind": kind} if isinstance(value, nested) else None for kind, value in zip(kinds, values)]
         return pa.array(cells, NESTED_CELLS)
     try:
         return _alike(values)
     except (pa.ArrowException, TypeError, OverflowError, UnicodeEncodeError):
         return pa.array([None if value is None else _written(value) for value in values])
+
+
+def _refused(kind: type) -> str | None:
+    return _REFUSED.get(kind.__name__)
 
 
 def _alike(values: list[Any]) -> pa.Array:
@@ -211,12 +211,10 @@ def _alike(values: list[Any]) -> pa.Array:
     return pa.array(values)
 
 
-def _written(value: Any) -> str | bytes | None:
-    """Return a value of a column of mixed types as the text it has in a column of one type; bytes unchanged."""
+def _written(value: Any) -> str | None:
+    """Return a value of a column of mixed types as the text it has in a column of one type."""
     if isinstance(value, str):
         return replace_surrogates(value)
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return bytes(value)
     if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
         return str(value)
     try:
@@ -224,10 +222,6 @@ def _written(value: Any) -> str | bytes | None:
     except (pa.ArrowException, TypeError, OverflowError):  # a larger integer, or a class without an Arrow type
         # Python writes at most 4300 digits of an integer.
         return replace_surrogates(f"{Decimal(value):f}" if isinstance(value, int) else str(value))
-
-
-def _is_nested(kind: type) -> bool:
-    return issubclass(kind, Iterable) and not issubclass(kind, _TEXT_OR_BYTES)
 
 
 def _is_missing(value: Any) -> bool:

@@ -3,13 +3,11 @@
 Columns are those of iter_tables and records_to_table: container/tables/column_types.py has decoded them.
 """
 
-import ast
 import json
 import math
 import re
 import unicodedata
-from collections.abc import Callable, Collection
-from contextlib import suppress
+from collections.abc import Callable, Collection, Sequence
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import partial
@@ -21,22 +19,16 @@ import pyarrow.compute as pc
 
 from container.tables.channel_files import Origin
 from container.tables.column_types import exact_integers, is_number, is_text, widen_floats
+from container.tables.number_notations import NULL, read_numbers, trimmed, units
 from contracts.errors import ContractError, RowErrors, shown
-from contracts.value_types import LARGEST_NUMBER, NumberFormat
+from contracts.value_types import LARGEST_NUMBER, NUMBER_FORMATS, NumberFormat
 
 # How the texts of a category column are read: number: 7.50 is 7.5; float32, float16: also at this precision, so that
 # the Python float 8.100000381469727 is 8.1; span: 23:59:59 is 0 days 23:59:59; text: as they are spelled.
 Kind = Literal["number", "float32", "float16", "span", "text"]
 
-MISSING_NUMBERS = ("", "na", "n/a", "n.a.", "k.a.", "#n/a", "<na>", "null", "none", "nan", "-", "--", "?")
-_UNSIGNED = r"([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_NUMBER = f"^[+-]?{_UNSIGNED}"
 _INTEGRAL = r"^(-?(?:0|[1-9][0-9]*))\.0*$"
 _NUMBER_FIX = "Write a number such as 12.5, or leave the cell empty."
-_CURRENCY = r"\p{Sc}|[A-Z]{3}|kr|z\x{142}"
-_DECORATION = rf"^([+-]?)(?:{_CURRENCY})?\s*|\s*(?:{_CURRENCY}|%)?$"  # around the digits; the sign stays
-_BLANKS = r"[ \x{a0}\x{2009}\x{202f}'\x{2019}]"
-_SEPARATORS: dict[NumberFormat, str] = {"1,234.5": ",.", "1.234,5": ".,"}  # of thousands, and of decimals
 _IF_DATES = "The column has dates: move it from tab_field_list to date_field_list."
 _FINITE_FIX = "Write a finite number, or leave the cell empty for imputation."
 _PLACES = r"(\.[0-9]*?)0+(Z?)$"
@@ -54,7 +46,6 @@ _SPELLINGS = {
     "span": rf"(-?[0-9]{{1,9}}) days?(?:,? \+?({_CLOCK})(?:\.([0-9]+))?)?",
     "iso_span": r"P(-?[0-9]{1,9})DT([0-9]{1,2})H([0-9]{1,2})M([0-9]{1,2})(?:\.([0-9]+))?S",
     "float": r"-?[0-9](?:\.[0-9]+)?e\+[0-9]{2}",
-    "bytes": r"""b(?:'(?:[ -&(-\[\]-~]|\\[\\'tnr]|\\x[0-9a-f]{2})*'|"(?:[ !#-\[\]-~]|\\[\\tnr]|\\x[0-9a-f]{2})*")""",
 }
 _CLOCK_ONLY = rf"^{_CLOCK}(?:\.[0-9]+)?$"  # the text of a Python timedelta of less than a day
 _ANY_SPELLING = f"^(?:{'|'.join(_SPELLINGS.values())})$".replace(
@@ -83,7 +74,7 @@ def keys(column: pa.Array | pa.ChunkedArray, kind: Kind = "text") -> pa.Array:
     "1.0" and true "1"; false and 0 "0"; a midnight its date; a time with a zone its time in UTC; a span of time
     "1 days 02:00:00". Floats have the digits of their precision, as in Python (8.1, 1e-05), decimals no zeros at the
     end, neither has zeros after a whole number. "007" stays "007". Surrounding white space is removed, and letters
-    with accents are composed (NFC) in texts of up to 256 bytes; null, NaN and "" are null. [R] string
+    with accents are composed (NFC) in texts of up to 256 bytes; null, NaN, "" and NULL are null. [R] string
 
     Args:
         kind: how texts are read that may be numbers.
@@ -134,6 +125,8 @@ def numbers(
     *,
     origin: Origin,
     written: NumberFormat | None = None,
+    unit: str | None = None,
+    missing: Sequence[str] = (),
     if_not_numeric: str = "",
 ) -> np.ndarray:
     """Return a numeric column as float64, NaN where a value is missing. [R]
@@ -143,10 +136,12 @@ def numbers(
 
     Args:
         written: notation of the texts, in addition to the one above.
+        unit: the currency or the percent sign that texts may have; None: any.
+        missing: texts in lower case that stand for no number, in addition to MISSING_NUMBERS.
         if_not_numeric: what the user can do if the column is not meant to be numeric, for the error.
 
     Raises:
-        ContractError: a value that is not a number, is infinite, or is too large for float32.
+        ContractError: a value that is not a number, has another unit, is infinite, or is too large for float32.
     """
     column = contiguous(column)
     kind = column.type
@@ -154,31 +149,42 @@ def numbers(
         return np.full(len(column), np.nan)
     wrong = np.zeros(len(column), bool)
     if is_text(kind):
-        parsed, wrong = _parse(column if written is None else plain_numbers(column, written))
+        values, wrong = read_numbers(column, written, missing=missing)
     elif is_number(kind):
-        parsed = pc.cast(column, pa.float64(), safe=False)
+        values = pc.cast(column, pa.float64(), safe=False).to_numpy(zero_copy_only=False)
     else:
         cause = f"{origin.file or 'records'}: column {name!r} is of type {kind}, which is not numeric"
         fix = _IF_DATES if pa.types.is_temporal(kind) else f"Write it as numbers. {if_not_numeric}".rstrip()
         raise ContractError.of_rows(dict.fromkeys(range(len(column)), cause), fix)
-    values = parsed.to_numpy(zero_copy_only=False).astype(np.float64, copy=False)
-    infinite = np.abs(values) > LARGEST_NUMBER  # inf too; NaN compares false
     errors = RowErrors()
     with errors:
-        refuse_values(
-            column, wrong, name, "a number", _fix_of_number(column, wrong, name, if_not_numeric), origin=origin
-        )
+        fix = _fix_of_number(column, wrong, name, if_not_numeric)
+        refuse_values(column, wrong, name, "a number", fix, origin=origin)
     with errors:
+        infinite = np.abs(values) > LARGEST_NUMBER  # inf too; NaN compares false
         refuse_values(column, infinite, name, "a finite 32-bit number", _FINITE_FIX, origin=origin)
+    with errors:
+        if is_text(kind) and unit is not None:
+            _check_unit(column, values, name, unit, origin=origin)
     errors.raise_first()
     return values
+
+
+def _check_unit(column: pa.Array, values: np.ndarray, name: str, unit: str, *, origin: Origin) -> None:
+    """Raise ContractError where a number has another currency than train, or only one of both has a percent sign."""
+    known = pc.is_in(units(trimmed(column)), pa.array(["", unit])).to_numpy(zero_copy_only=False)
+    expected = (
+        f"a number in {unit}, as in train" if unit else "a number without a currency or percent sign, as in train"
+    )
+    fix = f"Write the number in {unit}." if unit else "Write the number alone."
+    refuse_values(column, np.isfinite(values) & ~known, name, expected, fix, origin=origin)
 
 
 def texts(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
     """Return a text column as strings, None where a text is missing; booleans as true or false, others by their key."""
     column = contiguous(column)
     if is_text(column.type):
-        return column.to_pylist()
+        return pc.if_else(pc.equal(column, NULL), pa.scalar(None, column.type), column).to_pylist()
     return (column.cast(pa.string()) if pa.types.is_boolean(column.type) else keys(column)).to_pylist()
 
 
@@ -212,7 +218,7 @@ def _respelled(values: pa.Array) -> pa.Array:
     text = pc.utf8_trim_whitespace(pc.cast(values, pa.string()))
     text = _composed(pc.replace_substring_regex(text, pattern=_INTEGRAL, replacement=r"\1"))
     text = _replaced(text, _ANY_SPELLING, _each(_spelled_value))
-    return pc.if_else(pc.equal(text, ""), pa.scalar(None, pa.string()), text)
+    return pc.if_else(pc.is_in(text, pa.array(["", NULL])), pa.scalar(None, pa.string()), text)
 
 
 def _composed(text: pa.Array) -> pa.Array:
@@ -256,9 +262,6 @@ def _spelled_value(text: str) -> str | None:
             return _span(int(days), ":".join(part.zfill(2) for part in clock), places)
         case "float", _:
             return written_float(text)
-        case "bytes", _:
-            with suppress(ValueError):  # not UTF-8
-                return keys(pa.array([ast.literal_eval(text).decode()]))[0].as_py()
     return text
 
 
@@ -342,56 +345,15 @@ def refuse_values(column: pa.Array, wrong: np.ndarray, name: str, expected: str,
         raise ContractError.of_rows(causes, fix)
 
 
-def plain_numbers(column: pa.Array, written: NumberFormat) -> pa.Array:
-    """Return texts of which those that are numbers in a notation are written as 1234.5. [R] string
-
-    Currencies, percent signs and the separators of thousands are removed, brackets become a minus sign.
-    """
-    thousands, decimal = _SEPARATORS[written]
-    text = pc.utf8_trim_whitespace(pc.cast(column, pa.string()))
-    plain = pc.replace_substring(text, "\u2212", "-")
-    plain = pc.replace_substring_regex(plain, pattern=r"^\((.*)\)$", replacement=r"-\1")
-    plain = pc.replace_substring_regex(plain, pattern=_DECORATION, replacement=r"\1")
-    for separator in (f"[{thousands}]", _BLANKS):
-        grouped = rf"^[+-]?[0-9]{{1,3}}(?:{separator}[0-9]{{2,3}})*{separator}[0-9]{{3}}(?:[{decimal}][0-9]*)?$"
-        plain = _replaced(
-            plain, grouped, lambda found, of=separator: pc.replace_substring_regex(found, pattern=of, replacement="")
-        )
-    if decimal == ",":
-        comma = r"^([+-]?[0-9]*),([0-9]+)$"
-        plain = pc.replace_substring_regex(plain, pattern=comma, replacement=r"\1.\2")
-    return pc.if_else(pc.match_substring_regex(plain, pattern=_NUMBER), plain, text)
-
-
-def read_numbers(column: pa.Array, written: NumberFormat | None) -> tuple[np.ndarray, np.ndarray]:
-    """Return which texts are numbers in a notation (None: 1234.5), and which are neither that nor missing. [R] bool"""
-    parsed, wrong = _parse(column if written is None else plain_numbers(column, written))
-    return parsed.is_valid().to_numpy(zero_copy_only=False), wrong
-
-
 def _fix_of_number(column: pa.Array, wrong: np.ndarray, name: str, otherwise: str) -> str:
     """Return what the user can do about the first text that is not a number."""
     if not wrong.any() or not is_text(column.type):
         return ""
     cell = column.filter(pa.array(wrong))[:1]
-    for written in _SEPARATORS:
-        if pc.match_substring_regex(plain_numbers(cell, written), pattern=_NUMBER)[0].as_py():
+    for written in NUMBER_FORMATS:
+        if not read_numbers(cell, written)[1][0]:
             setting = json.dumps({"number_format": {name: written}}, ensure_ascii=False)[1:-1]
             return f"Set {setting} to read such texts as numbers, or write 1234.5 without other characters."
     if re.match(rf"\s*({_DATE}|[0-9]{{1,2}}[/.][0-9]{{1,2}}[/.][0-9]{{2,4}})", cell[0].as_py()):
         return _IF_DATES
     return f"{_NUMBER_FIX} {otherwise}".rstrip()
-
-
-def _parse(column: pa.Array) -> tuple[pa.Array, np.ndarray]:
-    """Return texts as float64, and which of them are neither numbers nor missing; these are null. [R], [R] bool"""
-    text = pc.utf8_trim_whitespace(pc.cast(column, pa.string()))
-    if pc.all(pc.match_substring_regex(text, pattern=f"^-?{_UNSIGNED}")).as_py():  # usual, and needs one pass
-        return pc.cast(text, pa.float64()), np.zeros(len(column), bool)
-    missing = pc.is_in(pc.utf8_lower(text), value_set=pa.array(MISSING_NUMBERS))
-    text = pc.if_else(missing, pa.scalar(None, pa.string()), text)
-    for pattern, number in ((r"(?i)^true$", "1"), (r"(?i)^false$", "0")):
-        text = pc.replace_substring_regex(text, pattern=pattern, replacement=number)
-    wrong = pc.fill_null(pc.invert(pc.match_substring_regex(text, pattern=_NUMBER)), False)
-    text = pc.if_else(wrong, pa.scalar(None, pa.string()), pc.utf8_ltrim(text, characters="+"))  # Arrow parses no plus
-    return pc.cast(text, pa.float64()), wrong.to_numpy(zero_copy_only=False)

@@ -4,7 +4,7 @@ from typing import Literal
 
 from contracts import conditions
 from contracts.declaration import Settings, declare
-from contracts.value_types import Json, Number, NumberFormat
+from contracts.value_types import DateFormat, Json, Number, NumberFormat
 
 
 class TableSettings(Settings):
@@ -34,8 +34,17 @@ class TableSettings(Settings):
 
     number_format: dict[str, NumberFormat] = declare({}, scope="prepare", needs=(conditions.NUMBERS,))
     """Notation of the texts of a numeric column: 1,234.5 = a decimal point and commas, 1.234,5 = a decimal comma and
-    points. Both may have blanks or apostrophes between thousands, a currency, a percent sign (12 % is 12), and brackets
-    for a negative number. A model reads requests in the same way: with a decimal comma, the JSON number 1.234 is 1234.
+    points. Both may have blanks or apostrophes between thousands, one currency, a percent sign (12 % is 12), and
+    brackets for a negative number. A model reads the texts of requests in the same way; a number of JSON is itself.
+    """
+
+    date_format: dict[str, DateFormat] = declare({}, scope="prepare", needs=(conditions.READS_TABLE,))
+    """Notation of a column of date_field_list, e.g. %d/%m/%Y; with UTC behind it, times without a zone are in UTC.
+    Default: the first known notation that reads all rows of train.
+    """
+
+    null_values: list[str] = declare([], scope="prepare", needs=(conditions.READS_TABLE,))
+    """Words for a missing number or date, in any case, in addition to NA, NULL, -, ? and the like.
     """
 
     imputation_strategy: Literal["mean", "median", "mode"] = declare(

@@ -169,6 +169,7 @@ CHECKED = {
 # Settings whose effect is seen in several processes, in how one computes the same, in an error or in the log, or after
 # training: each names the file of its tests.
 ELSEWHERE = {
+    "date_format": "preprocessing/test_dates.py", "null_values": "preprocessing/test_dates.py",
     "full_field_list": "test_prepare.py", "input_tab_dim": "test_hyperparameters.py",
     "fixed_tokenizer_length": "test_hyperparameters.py", "strategy": "test_degrees.py",
     "dp_replicate_size": "test_degrees.py", "dp_shard_size": "test_degrees.py", "pp_size": "test_degrees.py",

@@ -1,5 +1,6 @@
 """Date columns from raw files to prepared inputs; what train has decides how they are read."""
 
+from dataclasses import astuple
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
 from container.preprocessing.transform import Preprocessor
+from container.tables.dates import ISO
 from container.tables.records import records_to_table
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
@@ -115,6 +117,26 @@ def test_dates_of_unlabelled_rows_alone_are_no_dates(tmp_path: Path) -> None:
 def test_years_of_two_digits_are_read_with_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     prepared(tmp_path, "05/14/40")
     assert "years of two digits are from 1969 to 2068: 40 is 2040" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("days", "settings", "reading"),
+    [
+        ("02/03/2024", {"date_format": {"day": "%d/%m/%Y"}}, ("%d/%m/%Y", False)),
+        (["2024-01-05T10:00:00Z", "2024-01-05 10:00"] * 30, {"date_format": {"day": "2026-11-27 UTC"}}, (ISO, None)),
+        ([1706010912] * 60, {"date_format": {"day": "epoch seconds"}}, ("epoch seconds", False)),
+        (["2024-01-05", "soon"] * 30, {"null_values": ["Soon"]}, (ISO, False)),
+    ],
+)
+def test_a_setting_says_how_dates_are_written(tmp_path, caplog, days, settings, reading):
+    data = prepared(tmp_path, days, **settings)
+    assert astuple(data.fitted.dates["day"]) == reading
+    assert "month first" not in caplog.text
+    loaded = Preprocessor.load(data.folder)
+    cell = days if isinstance(days, str) else days[1]
+    record = {"chat": "hello", "price": 1.0, "quantity": 2, "color": "red", "day": cell}
+    tabular = loaded.transform(records_to_table([record])).batch["tabular"].to_numpy(False)[0]
+    assert tabular[loaded.fitted.feature_columns.index("day_missing")] == (cell == "soon")
 
 
 @pytest.mark.parametrize("setting", ["id_name", "weight_name", "group_name"])

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from container.steps.preprocess.data_profile import DataProfile, describe, profile_text
+from container.steps.preprocess.data_profile import DataProfile, profile_text
 from container.steps.preprocess.row_split import (
     TEST,
     TRAIN,
@@ -510,15 +510,6 @@ def test_the_profile_counts_the_ids_of_several_splits(tmp_path: Path, rule: dict
     text = (output_folder(tmp_path, "preprocess", "processed_data") / "data_profile.txt").read_text()
     assert f"40 rows repeat an earlier id, e.g. 000000; {shared} ids occur in several splits." in text
     assert ("ID_FIELD: 40 ids occur in several splits" in log) == bool(shared)
-
-
-@pytest.mark.parametrize(
-    ("time", "shown"),
-    [("9999-12-31T23:59:59-05:00", "10000-01-01T04:59:59Z"), ("0000-01-01T00:00:00Z", "0000-01-01T00:00:00Z")],
-)
-def test_a_time_beyond_the_years_of_python_is_described(time: str, shown: str) -> None:
-    assert describe(pa.chunked_array([["2025-01-01T00:00:00Z", time]]), "t")["kind"] == "time"
-    assert shown in describe(pa.chunked_array([["2025-01-01T00:00:00Z", time]]), "t").values()
 
 
 def test_the_text_of_the_profile_has_one_line_per_fact_whatever_the_cells_contain() -> None:

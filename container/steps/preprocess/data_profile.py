@@ -5,7 +5,6 @@ most SAMPLE_ROWS rows. The rows' hashes determine the sample, so it does not dep
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -13,10 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from container.preprocessing.labels import label_order
-from container.tables.channel_files import Origin
+from container.steps.preprocess.column_sample import ColumnSample, NamedSample
+from container.tables.dates import read_dates
 from container.tables.duplicate_ids import DuplicateIds, count_shared
-from container.tables.values import MISSING_NUMBERS, contiguous, keys, numbers
-from contracts.errors import ContractError, one_line
+from container.tables.number_notations import MISSING_NUMBERS, NULL
+from container.tables.values import contiguous, keys
+from contracts.errors import one_line
 
 SAMPLE_ROWS = 50_000
 SAMPLE_BYTES = 16 << 20
@@ -146,29 +147,22 @@ class DataProfile:
 
 def describe(column: pa.ChunkedArray, name: str) -> dict[str, Any]:
     """Return the kind of a column's sample, and the facts for this kind."""
-    present = keys(column).drop_null()
-    distinct = present.dictionary_encode()
-    count = {"distinct": len(distinct.dictionary)}
-    if not len(present):
+    sample = NamedSample(name, contiguous(column))
+    count = {"distinct": sample.distinct}
+    if not sample.distinct:
         return {"kind": "empty", **count}
-    values = np.empty(0)
-    with suppress(ContractError):
-        values = numbers(column, name, origin=Origin())
-    values = values[np.isfinite(values)]
-    if len(values):
-        return {"kind": "number", **count, **_distribution(values)}
-    times = _times(present)
-    if times is not None:
-        return {"kind": "time", **count, "first": times[0], "last": times[1]}
-    counts = np.bincount(distinct.indices.to_numpy(zero_copy_only=False))
-    if len(counts) == len(present) > FEW_VALUES and " " not in "".join(distinct.dictionary[:100].to_pylist()):
-        return {"kind": "identifier", **count, "example": _shown(distinct.dictionary[0].as_py())}
-    characters = pc.utf8_length(present).to_numpy(zero_copy_only=False)
-    if len(counts) > FEW_VALUES and (characters.mean() > 20 or len(counts) > len(present) / 2):
+    if sample.is_number:
+        return {"kind": "number", **count, **_distribution(sample.numbers[np.isfinite(sample.numbers)])}
+    if sample.date_format is not None:
+        return {"kind": "time", **count, **_period(sample)}
+    cells = len(sample.keys)
+    if sample.distinct == cells > FEW_VALUES and " " not in "".join(sample.values[:100]):
+        return {"kind": "identifier", **count, "example": _shown(sample.values[0])}
+    characters = sample.characters
+    if sample.distinct > FEW_VALUES and (characters.mean() > 20 or sample.distinct > cells / 2):
         lengths = {"mean": round(float(characters.mean()), 1), "max": int(characters.max())}
-        return {"kind": "text", **count, "characters": lengths, "example": _shown(distinct.dictionary[0].as_py())}
-    frequent = np.argsort(-counts, kind="stable")[:FREQUENT_VALUES]
-    shares = {_shown(distinct.dictionary[int(i)].as_py()): round(float(counts[i]) / len(present), 4) for i in frequent}
+        return {"kind": "text", **count, "characters": lengths, "example": _shown(sample.values[0])}
+    shares = {_shown(value): round(sample.counts[value] / cells, 4) for value in sample.values[:FREQUENT_VALUES]}
     return {"kind": "category", **count, "frequent": shares}
 
 
@@ -227,15 +221,14 @@ def _distribution(values: np.ndarray) -> dict[str, Any]:
     }
 
 
-def _times(present: pa.Array) -> tuple[str, str] | None:
-    """Return the first and the last time; None unless every cell is a time."""
-    for kind in (pa.timestamp("us"), pa.timestamp("us", "UTC")):
-        with suppress(pa.ArrowInvalid):
-            ends = pc.min_max(present.cast(kind))
-            written = keys(pa.array([ends["min"], ends["max"]], kind))  # Python's datetime has no year 0 or 10000
-            first, last = pc.replace_substring(written, " ", "T").to_pylist()
-            return first, last
-    return None
+def _period(sample: ColumnSample) -> dict[str, str]:
+    """Return the first and the last time."""
+    assert sample.date_format is not None, "the caller checks it"
+    dates = read_dates(sample.sample, sample.date_format)
+    kind = pa.timestamp("us", "UTC" if dates.zoned.any() else None)
+    ends = np.array([np.nanmin(dates.seconds), np.nanmax(dates.seconds)]) * 1e6
+    first, last = pc.replace_substring(keys(pa.array(ends.astype(np.int64)).cast(kind)), " ", "T").to_pylist()
+    return {"first": first, "last": last}
 
 
 def _missing_cells(column: pa.ChunkedArray) -> tuple[int, int]:
@@ -248,7 +241,10 @@ def _missing_cells(column: pa.ChunkedArray) -> tuple[int, int]:
         short = pc.less_equal(pc.binary_length(cells), SHORT_BYTES)
         if pc.any(short).as_py():
             trimmed = pc.utf8_lower(pc.utf8_trim_whitespace(cells.filter(short)))
-            counts = (pc.sum(pc.is_in(trimmed, pa.array(names))).as_py() or 0 for names in (("",), MISSING_NUMBERS))
+            counts = (
+                pc.sum(pc.is_in(trimmed, pa.array(names))).as_py() or 0
+                for names in (("", NULL.lower()), MISSING_NUMBERS)
+            )
             as_text, as_number = (cells.null_count + count for count in counts)
             return as_text, as_number
     return cells.null_count, cells.null_count

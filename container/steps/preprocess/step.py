@@ -150,15 +150,14 @@ class RowReader:
         table, origin = part.table, part.origin
         codes = np.full(table.num_rows, NO_LABEL, np.int64)
         hashes = self._hashes(table, origin)
-        times = None if self.times is None else self.times.parse(table[self.times.name], origin=origin)
         if self.has_label:
             codes, written = self.labels.read(table[self.settings.label_field], origin=origin)
             index = table.column_names.index(self.settings.label_field)
             table = table.set_column(index, self.settings.label_field, written)
-        kept = codes != NO_LABEL
-        if self.labels.unlabelled != "drop" or kept.all():
+        kept = (codes != NO_LABEL) | (self.labels.unlabelled != "drop")
+        times = None if self.times is None else self.times.parse(table[self.times.name], kept, origin=origin)
+        if kept.all():
             return Rows(table, hashes, codes, times, 0)
-        times = None if times is None else times[kept]
         return Rows(table.filter(pa.array(kept)), hashes[kept], codes[kept], times, int((~kept).sum()))
 
     def deciding_columns(self, columns: Sequence[str]) -> list[str]:
@@ -284,6 +283,8 @@ def _rule(settings: TabularPreprocessingSettings, parts: PartFiles, reader: RowR
         if rows.times is None or settings.group_field is not None:
             hashes.append(rows.hashes)
             strata.append(rows.strata.astype(np.int16))
+    if reader.times is not None:
+        times = [reader.times.finish()]
     if settings.group_field is not None:
         return GroupSplit.fit(shares, np.concatenate(hashes), np.concatenate(times))
     if settings.split_by == "time":

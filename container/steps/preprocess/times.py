@@ -1,87 +1,102 @@
 """Parse a column of times, or of increasing numbers, as numbers in the same order."""
 
-from typing import Literal, get_args
+import logging
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from container.tables.channel_files import Origin
-from container.tables.values import contiguous, numbers
+from container.tables.column_types import is_number, is_text
+from container.tables.notations import DateNotations
+from container.tables.number_notations import read_numbers
+from container.tables.values import as_plain, contiguous
 from contracts.errors import ContractError
+from contracts.value_types import DATE_FORMATS, EPOCHS, LARGEST_NUMBER, UTC_SUFFIX
 
-_Kind = Literal["number", "time", "time with zone"]
-_KINDS: tuple[_Kind, ...] = get_args(_Kind)
-_BELOW_MICROSECONDS = r"(\.[0-9]{6})[0-9]+"
-_TYPES = {"time": pa.timestamp("us"), "time with zone": pa.timestamp("us", "UTC")}
+logger = logging.getLogger(__name__)
+
+_NUMBER = ("number", False)
 
 
 class TimeColumn:
-    """Parse cells of one kind: the kind of the first cells. Texts are numbers or ISO 8601."""
+    """Parse cells in one notation: numbers, or dates as date_field_list reads them. All rows decide which one.
 
-    def __init__(self, name: str) -> None:
+    Args:
+        written: the notation of the dates, with UTC_SUFFIX if times without a zone are in UTC; None: any.
+    """
+
+    def __init__(self, name: str, written: str | None = None) -> None:
         self.name = name
-        self.kind: _Kind | None = None
+        self._reads_utc = written is not None and written.endswith(UTC_SUFFIX)
+        known = [each for each in DATE_FORMATS if each not in EPOCHS]  # numbers have the order of the epochs
+        self._dates = DateNotations(known if written is None else [written.removesuffix(UTC_SUFFIX)])
+        self._parsed: dict[tuple[str, bool], list[np.ndarray]] | None = None  # by notation, and whether with a zone
 
-    def parse(self, column: pa.Array | pa.ChunkedArray, *, origin: Origin) -> np.ndarray:
-        """Return numbers unchanged, and times as microseconds. [R] float64
+    def parse(
+        self, column: pa.Array | pa.ChunkedArray, kept: np.ndarray | slice = slice(None), *, origin: Origin
+    ) -> np.ndarray:
+        """Return numbers unchanged, and times as seconds, in the first notation that reads all rows so far. [R] float64
+
+        Args:
+            kept: the rows to return.
 
         Raises:
-            ContractError: a cell that is empty, infinite or of another kind.
+            ContractError: a cell that is empty, infinite or in another notation than earlier ones.
         """
         cells = contiguous(column)
-        if pa.types.is_date(cells.type) or pa.types.is_timestamp(cells.type):
-            cells = cells.cast(pa.timestamp("us"), safe=False)
-            self._check_kind("time", origin)
-        elif pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type) or pa.types.is_decimal(cells.type):
-            cells = cells.cast(pa.float64(), safe=False)
-            cells = pc.if_else(pc.is_finite(cells), cells, pa.scalar(None, pa.float64()))
-            self._check_kind("number", origin)
-        else:
-            cells = self._from_text(pc.utf8_trim_whitespace(cells.cast(pa.string())), origin)
-        if cells.null_count:
-            raise self._refused(column, pc.index(pc.is_null(cells), True).as_py(), origin)
-        cells = cells if cells.type == pa.float64() else cells.cast(pa.int64())
-        return cells.to_numpy(zero_copy_only=False).astype(np.float64)
+        found = self._candidates(cells)
+        if self._parsed is not None:
+            found = {each: values for each, values in found.items() if each in self._parsed}
+        complete = {each: values for each, values in found.items() if not np.isnan(values).any()}
+        if not complete:
+            raise self._refused(cells, found, origin)
+        before = self._parsed or {}
+        self._parsed = {each: [*before.get(each, []), values[kept]] for each, values in complete.items()}
+        return next(iter(complete.values()))[kept]
 
-    def _from_text(self, texts: pa.Array, origin: Origin) -> pa.Array:
-        kinds = _KINDS if self.kind is None else (self.kind,)
-        for kind in kinds:
-            times = _cast(texts, kind)
-            if times is not None:
-                self.kind = kind if len(texts) else self.kind
-                return times
-        for index in range(len(texts)):  # find the first invalid cell
-            if all(_cast(texts[index : index + 1], kind) is None for kind in kinds):
-                raise self._refused(texts, index, origin)
-        raise ContractError(
-            f"{origin.row(0)} and after, column {self.name!r}: mixes numbers, times and times with a zone",
-            "Write all cells of the column in the same form.",
-        )
+    def finish(self) -> np.ndarray:
+        """Return the times of all kept rows so far; later rows have the same notation. [N] float64"""
+        parsed = self._parsed or {_NUMBER: []}
+        chosen = next((each for each in parsed if each[0] == self._dates.decide()), next(iter(parsed)))
+        if len(parsed) > 1 and self._dates.is_ambiguous:
+            logger.warning(
+                "column %r: all dates fit %s; the rows are split by %s.",
+                self.name, " and ".join(each for each, _ in parsed), chosen[0],
+            )  # fmt: skip
+        self._parsed = {chosen: []}
+        return np.concatenate([np.empty(0), *parsed[chosen]])
 
-    def _check_kind(self, kind: _Kind, origin: Origin) -> None:
-        if self.kind not in (None, kind):
-            raise ContractError(
-                f"{origin.row(0)}, column {self.name!r}: contains a {kind}, but earlier rows contain a {self.kind}",
+    def _candidates(self, cells: pa.Array) -> dict[tuple[str, bool], np.ndarray]:
+        """Return what each notation reads, NaN where it reads nothing."""
+        found: dict[tuple[str, bool], np.ndarray] = {}
+        if is_number(cells.type):
+            values = cells.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
+            return {_NUMBER: np.where(np.abs(values) <= LARGEST_NUMBER, values, np.nan)}
+        if is_text(cells.type):
+            values = read_numbers(cells, None).values
+            found[_NUMBER] = np.where(np.abs(values) <= LARGEST_NUMBER, values, np.nan)
+            if not np.isnan(found[_NUMBER]).any():
+                return found
+        for name, dates in self._dates.add(cells).items():
+            if self._reads_utc:
+                found[name, False] = dates.seconds
+            else:
+                found |= {(name, zone): np.where(dates.zoned == zone, dates.seconds, np.nan) for zone in (False, True)}
+        return found
+
+    def _refused(self, cells: pa.Array, found: dict[tuple[str, bool], np.ndarray], origin: Origin) -> ContractError:
+        wrong = np.all([np.isnan(values) for values in found.values()], axis=0) if found else np.ones(len(cells), bool)
+        if not wrong.any():
+            return ContractError(
+                f"{origin.row(0)} and after, column {self.name!r}: mixes numbers, dates and times with a zone",
                 "Write all cells of the column in the same form.",
             )
-        self.kind = kind
-
-    def _refused(self, column: pa.Array | pa.ChunkedArray, index: int, origin: Origin) -> ContractError:
-        value = column[index].as_py()
+        row = int(wrong.argmax())
+        kinds = {name == "number" for name, _ in self._parsed or found}
+        what = "a number or a date" if len(kinds) > 1 else "a number" if kinds == {True} else "a date as in other rows"
+        value = as_plain(cells.slice(row, 1))[0].as_py()
         return ContractError(
-            f"{origin.row(index)}, column {self.name!r}: {value!r} is not a {self.kind or 'number or ISO 8601 time'}",
-            "Write every row as 2026-01-31 or 2026-01-31T23:59:59, all with a zone or all without, or as a number. "
-            "Other notations, which date_field_list reads, do not split rows.",
+            f"{origin.row(row)}, column {self.name!r}: {value!r} is not {what}",
+            "Write every row as 2026-01-31 or 2026-01-31T23:59:59, or in another notation of dates; all with a zone or "
+            "all without. Or write numbers.",
         )
-
-
-def _cast(texts: pa.Array, kind: _Kind) -> pa.Array | None:
-    """Return the cells as numbers or times, null where they are null; None if a cell is of another kind."""
-    try:
-        if kind != "number":
-            return pc.replace_substring_regex(texts, pattern=_BELOW_MICROSECONDS, replacement=r"\1").cast(_TYPES[kind])
-        parsed = pa.array(numbers(texts, "", origin=Origin()), from_pandas=True)
-    except (pa.ArrowInvalid, ContractError):
-        return None
-    return parsed if parsed.null_count == texts.null_count else None  # "" is no number

@@ -1,0 +1,132 @@
+"""Read numbers as people write them: separators of thousands, decimal commas, currencies, percent signs."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+NULL = r"\N"  # of databases; missing in every column
+# Texts in lower case that stand for no number and no date; in a category, NA may be a country.
+MISSING_NUMBERS = (
+    "", "na", "n/a", "n.a.", "k.a.", "<na>", "null", "none", "nan", "-", "--", "?", NULL.lower(),
+    "#n/a", "#div/0!", "#value!", "#ref!", "#name?", "#num!", "#null!",
+)  # fmt: skip
+_NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+_SEPARATORS = {"1,234.5": ",.", "1.234,5": ".,"}  # of thousands, and of decimals
+_BLANKS = r"[ \x{a0}\x{2009}\x{202f}'\x{2019}]"
+# ISO 4217, without funds, metals and tests.
+_CODES = (
+    "AED|AFN|ALL|AMD|ANG|AOA|ARS|AUD|AWG|AZN|BAM|BBD|BDT|BGN|BHD|BIF|BMD|BND|BOB|BRL|BSD|BTN|BWP|BYN|BZD|CAD|CDF|CHF|"
+    "CLF|CLP|CNY|COP|CRC|CUC|CUP|CVE|CZK|DJF|DKK|DOP|DZD|EGP|ERN|ETB|EUR|FJD|FKP|GBP|GEL|GHS|GIP|GMD|GNF|GTQ|GYD|HKD|"
+    "HNL|HRK|HTG|HUF|IDR|ILS|INR|IQD|IRR|ISK|JMD|JOD|JPY|KES|KGS|KHR|KMF|KPW|KRW|KWD|KYD|KZT|LAK|LBP|LKR|LRD|LSL|LYD|"
+    "MAD|MDL|MGA|MKD|MMK|MNT|MOP|MRU|MUR|MVR|MWK|MXN|MYR|MZN|NAD|NGN|NIO|NOK|NPR|NZD|OMR|PAB|PEN|PGK|PHP|PKR|PLN|PYG|"
+    "QAR|RON|RSD|RUB|RWF|SAR|SBD|SCR|SDG|SEK|SGD|SHP|SLE|SLL|SOS|SRD|SSP|STN|SVC|SYP|SZL|THB|TJS|TMT|TND|TOP|TRY|TTD|"
+    "TWD|TZS|UAH|UGX|USD|UYU|UZS|VED|VES|VND|VUV|WST|XAF|XCD|XOF|XPF|YER|ZAR|ZMW|ZWL"
+)
+_LETTERS = rf"(?:{_CODES}|z\x{{142}}|K\x{{10d}}|Ft|kr\.?|Fr\.|Rs\.?)"
+_SIGN = r"(?:(?:US|CA|AU|NZ|HK|SG|NT|MX|[ACRS])?\$|\p{Sc})"
+_NAMES = {"\u20ac": "EUR", "\xa3": "GBP", "US$": "USD", "R$": "BRL", "\u20b9": "INR", "z\u0142": "PLN"}
+# What stands around the digits; letters touch digits only if these have a separator: TOP10 is no amount in pa'anga.
+_BEFORE = rf"^([+-]?)(?:{_SIGN}{_BLANKS}*|{_LETTERS}{_BLANKS}+)([+-]?[0-9.,])"
+_TOUCHING = rf"^([+-]?){_LETTERS}([0-9]+[.,][0-9])"
+_AFTER = rf"([0-9.,]){_BLANKS}*(?:{_SIGN}|{_LETTERS}|%)$"
+_UNIT = rf"^(?:{_SIGN}|{_LETTERS}|%)$"
+_TWO_UNITS = rf"^[+-]?(?:{_SIGN}|{_LETTERS}).*(?:{_SIGN}|{_LETTERS}|%)$"
+_NO_UNIT = rf"[-+0-9.,()]|{_BLANKS}|\x{{2212}}"
+
+
+class Numbers(NamedTuple):
+    """A column of numbers.
+
+    Attributes:
+        values: NaN where there is no number. [R] float64
+        unread: the rows whose text is neither a number nor missing. [R] bool
+    """
+
+    values: np.ndarray
+    unread: np.ndarray
+
+
+def _plain(text: pa.Array, written: str, *, strict: bool = False) -> pa.Array:
+    """Return trimmed texts of which those that are numbers in a notation are written as 1234.5. [R] string
+
+    A number may have one currency or a percent sign, and a minus before, behind or as brackets. Its thousands are in
+    groups of three digits, of which the first one does not begin with 0.
+
+    Args:
+        strict: with a decimal comma, 12.5 is no number.
+    """
+    thousands, decimal = _SEPARATORS[written]
+    plain = pc.replace_substring(text, "\u2212", "-")
+    for pattern, replacement in (
+        (r"^([^-]*[0-9.,])-$", r"-\1"),
+        (r"^([^-()]*)\(([^-()]*)\)$", r"-\1\2"),
+        (_AFTER, r"\1"),
+        (_BEFORE, r"\1\2"),
+        (_TOUCHING, r"\1\2"),
+    ):
+        plain = pc.replace_substring_regex(plain, pattern=pattern, replacement=replacement)
+    for separator in (f"[{thousands}]", _BLANKS):
+        grouped = rf"^[+-]?[1-9][0-9]{{0,2}}(?:{separator}[0-9]{{3}})+(?:[{decimal}][0-9]*)?$"
+        found = pc.fill_null(pc.match_substring_regex(plain, pattern=grouped), False)
+        if pc.any(found).as_py():
+            digits = pc.replace_substring_regex(plain.filter(found), pattern=separator, replacement="")
+            plain = pc.replace_with_mask(plain, found, digits)
+    if decimal == ",":
+        if strict:
+            plain = pc.replace_substring(plain, ".", "?")
+        plain = pc.replace_substring_regex(plain, pattern=r"^([+-]?[0-9]*),([0-9]+)$", replacement=r"\1.\2")
+    # 007 with a currency is a code, and an amount has one currency.
+    is_code = pc.and_(pc.match_substring_regex(plain, pattern="^[+-]?0[0-9]"), pc.not_equal(plain, text))
+    is_code = pc.or_(is_code, pc.match_substring_regex(text, pattern=_TWO_UNITS))
+    return pc.if_else(is_code, text, plain)
+
+
+def units(text: pa.Array) -> pa.Array:
+    """Return the currency, or the percent sign, of trimmed texts of numbers; "" is none. [R] string"""
+    unit = pc.replace_substring_regex(text, pattern=_NO_UNIT, replacement="")
+    unit = pc.if_else(pc.match_substring_regex(unit, pattern=_UNIT), unit, "")
+    for sign, name in _NAMES.items():
+        unit = pc.if_else(pc.equal(unit, sign), name, unit)
+    return unit
+
+
+def units_of(column: pa.Array, values: np.ndarray) -> dict[str, int]:
+    """Return how many of the texts that are numbers have each unit; "" is none. [R], [R] float64"""
+    found = pc.value_counts(units(trimmed(column.filter(pa.array(np.isfinite(values))))))
+    return dict(zip(found.field("values").to_pylist(), found.field("counts").to_pylist()))
+
+
+def trimmed(column: pa.Array) -> pa.Array:
+    """Return a column as texts without white space around. [R] string"""
+    return pc.utf8_trim_whitespace(pc.cast(column, pa.string()))
+
+
+def is_missing(text: pa.Array, words: Sequence[str]) -> pa.Array:
+    """Return which trimmed texts are one of the words, in lower case. [R] bool"""
+    return pc.is_in(pc.utf8_lower(text), value_set=pa.array(words, pa.string()))
+
+
+def read_numbers(
+    column: pa.Array, written: str | None, *, missing: Sequence[str] = (), strict: bool = False
+) -> Numbers:
+    """Read a column of texts. [R]
+
+    Args:
+        written, missing: as for `numbers` of values.py. strict: with a decimal comma, 12.5 is no number.
+    """
+    text = trimmed(column)
+    digits = "^-?[0-9]+$" if written else r"^-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
+    if not pc.all(pc.match_substring_regex(text, pattern=digits)).as_py():  # usual, and needs one pass
+        words = is_missing(text, (*MISSING_NUMBERS, *missing))
+        text = pc.if_else(words, pa.scalar(None, pa.string()), text)
+        if written:
+            text = _plain(text, written, strict=strict)
+        for pattern, number in ((r"(?i)^true$", "1"), (r"(?i)^false$", "0")):
+            text = pc.replace_substring_regex(text, pattern=pattern, replacement=number)
+    wrong = pc.fill_null(pc.invert(pc.match_substring_regex(text, pattern=_NUMBER)), False)
+    text = pc.if_else(wrong, pa.scalar(None, pa.string()), pc.utf8_ltrim(text, characters="+"))  # Arrow parses no plus
+    values = pc.cast(text, pa.float64()).to_numpy(zero_copy_only=False)
+    return Numbers(values.astype(np.float64, copy=False), wrong.to_numpy(zero_copy_only=False))
