@@ -20,7 +20,7 @@ _SCREENED = 100  # cells that show which notations are possible
 _SLACK = 20  # cells that a notation may read less than another one, besides 1 %, and still be the better one later
 _MOST_WORDS = 1000  # distinct words that are counted
 _FEWEST_WORDS = 20  # of the screened cells that show that a slice has no numbers or dates
-_HOPELESS = 50_000  # cells of skipped slices after which a column has no numbers or dates
+_HOPELESS = 2  # skipped slices after which a column has no numbers or dates
 _FEWEST_STEPS = 3  # between rows that show how dates are written
 _SORTED = 0.99  # share of the steps between rows that have one direction in a sorted column
 
@@ -76,22 +76,30 @@ class _Notations:
     def __init__(self, candidates: Iterable[str], *, missing: Sequence[str] = ()) -> None:
         self.counts = {each: Counts() for each in candidates}
         self.missing = missing
-        self.cells = self.skipped = 0
+        self.cells = self.skipped = self._skips = 0
 
     def _read(self, cells: pa.Array) -> dict[str, Any]:
+        """Return what each candidate reads."""
         raise NotImplementedError
+
+    def _note(self, cells: pa.Array, found: dict[str, Any]) -> None:
+        """Count further facts of a slice."""
 
     def add(self, column: pa.Array | pa.ChunkedArray, *, may_skip: bool = False) -> dict[str, Any]:
         """Count the cells of a slice, and return what the remaining candidates read; {} for a slice that is skipped."""
         cells = contiguous(column)
         self.cells += len(cells)
-        never_read = self.skipped > _HOPELESS and not any(each.read for each in self.counts.values())
+        if may_skip:  # then no caller needs a value for each row
+            cells = cells.filter(pc.not_equal(cells, "")) if is_text(cells.type) else cells.drop_null()
+        never_read = self._skips >= _HOPELESS and not any(each.read for each in self.counts.values())
         if may_skip and len(cells) > _SCREENED and (never_read or self._is_hopeless(cells)):
-            self.skipped += len(cells) - cells.null_count
+            self.skipped += len(cells)
+            self._skips += 1
             return {}
         found = self._read(cells)
         for name, each in found.items():
             self.counts[name].add(cells, each)
+        self._note(cells, found)
         fewest = min(each.unread for each in self.counts.values())
         slack = {name: max(_SLACK, each.read // 100) for name, each in self.counts.items()}
         self.counts = {name: each for name, each in self.counts.items() if each.unread <= fewest + slack[name]}
@@ -99,10 +107,7 @@ class _Notations:
 
     def _is_hopeless(self, cells: pa.Array) -> bool:
         """Return whether no candidate reads any of a hundred cells; drop those that read half as many as another."""
-        present = cells.filter(pc.not_equal(cells, "")) if is_text(cells.type) else cells.drop_null()
-        if not len(present):
-            return False
-        some = self._read(present.take(pa.array(np.linspace(0, len(present) - 1, _SCREENED).astype(int))))
+        some = self._read(cells.take(pa.array(np.linspace(0, len(cells) - 1, _SCREENED).astype(int))))
         read = {name: int(np.count_nonzero(~np.isnan(each.values))) for name, each in some.items()}
         most = max(read.values())
         self.counts = {name: each for name, each in self.counts.items() if 2 * read[name] >= most}
@@ -147,6 +152,7 @@ class NumberNotations(_Notations):
     def _read(self, cells: pa.Array) -> dict[str, Numbers]:
         if not is_text(cells.type):
             values = cells.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
+            self.counts = {PLAIN: self.counts.get(PLAIN, Counts())}  # numbers are themselves
             return {PLAIN: _finite(Numbers(values, np.zeros(len(values), bool)))}
         plain = _finite(read_numbers(cells, None, missing=self.missing))
         found = {PLAIN: plain}
@@ -164,13 +170,9 @@ class NumberNotations(_Notations):
             found[written] = Numbers(values, unread)
         return {name: found[name] for name in self.counts}
 
-    def add(self, column: pa.Array | pa.ChunkedArray, *, may_skip: bool = False) -> dict[str, Numbers]:
-        if not is_text(column.type):
-            self.counts = {PLAIN: self.counts.get(PLAIN, Counts())}  # numbers are themselves
-        found = super().add(column, may_skip=may_skip)
-        if found and PLAIN not in self.equal:
-            self.units.update(units_of(contiguous(column), found[self.equal[0]].values))
-        return found
+    def _note(self, cells: pa.Array, found: dict[str, Numbers]) -> None:
+        if PLAIN not in self.equal:
+            self.units.update(units_of(cells, found[self.equal[0]].values))
 
     def decide(self, *, decimal_comma: bool | None = None) -> str:
         """Return the notation that reads most cells.
@@ -205,11 +207,9 @@ class DateNotations(_Notations):
     def _read(self, cells: pa.Array) -> dict[str, Dates]:
         return {name: read_dates(cells, name, missing=self.missing) for name in self.counts}
 
-    def add(self, column: pa.Array | pa.ChunkedArray, *, may_skip: bool = False) -> dict[str, Dates]:
-        found = super().add(column, may_skip=may_skip)
+    def _note(self, cells: pa.Array, found: dict[str, Dates]) -> None:  # noqa: ARG002 - the dates suffice
         for name, dates in found.items():
             self.counts[name].add_steps(dates)
-        return found
 
     def decide(self, *, day_first: bool | None = None) -> str:
         """Return the notation that reads most cells; of several, the one in which rows are firsts of months or sorted.

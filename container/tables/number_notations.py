@@ -1,6 +1,7 @@
 """Read numbers as people write them: separators of thousands, decimal commas, currencies, percent signs."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -34,6 +35,7 @@ _TOUCHING = rf"^([+-]?){_LETTERS}([0-9]+[.,][0-9])"
 _AFTER = rf"([0-9.,]){_BLANKS}*(?:{_SIGN}|{_LETTERS}|%)$"
 _UNIT = rf"^(?:{_SIGN}|{_LETTERS}|%)$"
 _TWO_UNITS = rf"^[+-]?(?:{_SIGN}|{_LETTERS}).*(?:{_SIGN}|{_LETTERS}|%)$"
+_DECORATED = r"[^+\-0-9.,]|.-"
 _NO_UNIT = rf"[-+0-9.,()]|{_BLANKS}|\x{{2212}}"
 
 
@@ -59,6 +61,21 @@ def _plain(text: pa.Array, written: str, *, strict: bool = False) -> pa.Array:
         strict: with a decimal comma, 12.5 is no number.
     """
     thousands, decimal = _SEPARATORS[written]
+    plain = replaced(text, _DECORATED, _bare)
+    for separator in (f"[{thousands}]", _BLANKS):
+        grouped = rf"^[+-]?[1-9][0-9]{{0,2}}(?:{separator}[0-9]{{3}})+(?:[{decimal}][0-9]*)?$"
+        remove = partial(pc.replace_substring_regex, pattern=separator, replacement="")
+        plain = replaced(plain, grouped, remove)
+    if decimal == ",":
+        if strict:
+            plain = pc.replace_substring(plain, ".", "?")
+        plain = pc.replace_substring_regex(plain, pattern=r"^([+-]?[0-9]*),([0-9]+)$", replacement=r"\1.\2")
+    is_code = pc.and_(pc.match_substring_regex(plain, pattern="^[+-]?0[0-9]"), pc.not_equal(plain, text))
+    return pc.if_else(is_code, text, plain)  # 007 with a currency is a code
+
+
+def _bare(text: pa.Array) -> pa.Array:
+    """Return texts without a currency or percent sign, with a minus before them; those with two units as they are."""
     plain = pc.replace_substring(text, "\u2212", "-")
     for pattern, replacement in (
         (r"^([^-]*[0-9.,])-$", r"-\1"),
@@ -68,20 +85,13 @@ def _plain(text: pa.Array, written: str, *, strict: bool = False) -> pa.Array:
         (_TOUCHING, r"\1\2"),
     ):
         plain = pc.replace_substring_regex(plain, pattern=pattern, replacement=replacement)
-    for separator in (f"[{thousands}]", _BLANKS):
-        grouped = rf"^[+-]?[1-9][0-9]{{0,2}}(?:{separator}[0-9]{{3}})+(?:[{decimal}][0-9]*)?$"
-        found = pc.fill_null(pc.match_substring_regex(plain, pattern=grouped), False)
-        if pc.any(found).as_py():
-            digits = pc.replace_substring_regex(plain.filter(found), pattern=separator, replacement="")
-            plain = pc.replace_with_mask(plain, found, digits)
-    if decimal == ",":
-        if strict:
-            plain = pc.replace_substring(plain, ".", "?")
-        plain = pc.replace_substring_regex(plain, pattern=r"^([+-]?[0-9]*),([0-9]+)$", replacement=r"\1.\2")
-    # 007 with a currency is a code, and an amount has one currency.
-    is_code = pc.and_(pc.match_substring_regex(plain, pattern="^[+-]?0[0-9]"), pc.not_equal(plain, text))
-    is_code = pc.or_(is_code, pc.match_substring_regex(text, pattern=_TWO_UNITS))
-    return pc.if_else(is_code, text, plain)
+    return pc.if_else(pc.match_substring_regex(text, pattern=_TWO_UNITS), text, plain)
+
+
+def replaced(text: pa.Array, pattern: str, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    """Return texts of which those with a pattern are converted. [R] string"""
+    found = pc.fill_null(pc.match_substring_regex(text, pattern=pattern), False)
+    return pc.replace_with_mask(text, found, convert(text.filter(found))) if pc.any(found).as_py() else text
 
 
 def units(text: pa.Array) -> pa.Array:
@@ -95,8 +105,12 @@ def units(text: pa.Array) -> pa.Array:
 
 def units_of(column: pa.Array, values: np.ndarray) -> dict[str, int]:
     """Return how many of the texts that are numbers have each unit; "" is none. [R], [R] float64"""
-    found = pc.value_counts(units(trimmed(column.filter(pa.array(np.isfinite(values))))))
-    return dict(zip(found.field("values").to_pylist(), found.field("counts").to_pylist()))
+    numbers = trimmed(column.filter(pa.array(np.isfinite(values))))
+    found = pc.value_counts(pc.replace_substring_regex(numbers, pattern=_NO_UNIT, replacement=""))
+    counts: dict[str, int] = {}
+    for unit, count in zip(units(found.field("values")).to_pylist(), found.field("counts").to_pylist()):
+        counts[unit] = counts.get(unit, 0) + count
+    return counts
 
 
 def trimmed(column: pa.Array) -> pa.Array:
@@ -124,8 +138,9 @@ def read_numbers(
         text = pc.if_else(words, pa.scalar(None, pa.string()), text)
         if written:
             text = _plain(text, written, strict=strict)
-        for pattern, number in ((r"(?i)^true$", "1"), (r"(?i)^false$", "0")):
-            text = pc.replace_substring_regex(text, pattern=pattern, replacement=number)
+        text = replaced(
+            text, "(?i)^(?:true|false)$", lambda found: pc.if_else(pc.match_substring_regex(found, "^[tT]"), "1", "0")
+        )
     wrong = pc.fill_null(pc.invert(pc.match_substring_regex(text, pattern=_NUMBER)), False)
     text = pc.if_else(wrong, pa.scalar(None, pa.string()), pc.utf8_ltrim(text, characters="+"))  # Arrow parses no plus
     values = pc.cast(text, pa.float64()).to_numpy(zero_copy_only=False)

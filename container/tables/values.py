@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 
 from container.tables.channel_files import Origin
 from container.tables.column_types import exact_integers, is_number, is_text, widen_floats
-from container.tables.number_notations import NULL, read_numbers, trimmed, units
+from container.tables.number_notations import NULL, read_numbers, replaced, trimmed, units
 from contracts.errors import ContractError, RowErrors, shown
 from contracts.value_types import LARGEST_NUMBER, NUMBER_FORMATS, NumberFormat
 
@@ -89,9 +89,9 @@ def keys(column: pa.Array | pa.ChunkedArray, kind: Kind = "text") -> pa.Array:
     if kind in ("float16", "float32"):
         text = _at_precision(text, kind)
     elif kind == "number" and is_text(values.type):
-        text = _replaced(text, _WITHOUT_LEADING_ZEROS, lambda found: _replaced(found, _UNEVEN, _each(_number)))
+        text = replaced(text, _WITHOUT_LEADING_ZEROS, lambda found: replaced(found, _UNEVEN, _each(_number)))
     elif kind == "span" and is_text(values.type):
-        text = _replaced(text, _CLOCK_ONLY, _each(lambda clock: _span(0, *clock.partition(".")[::2])))
+        text = replaced(text, _CLOCK_ONLY, _each(lambda clock: _span(0, *clock.partition(".")[::2])))
     return text.take(distinct.indices)
 
 
@@ -217,7 +217,7 @@ def _respelled(values: pa.Array) -> pa.Array:
     """Return the keys of texts."""
     text = pc.utf8_trim_whitespace(pc.cast(values, pa.string()))
     text = _composed(pc.replace_substring_regex(text, pattern=_INTEGRAL, replacement=r"\1"))
-    text = _replaced(text, _ANY_SPELLING, _each(_spelled_value))
+    text = replaced(text, _ANY_SPELLING, _each(_spelled_value))
     return pc.if_else(pc.is_in(text, pa.array(["", NULL])), pa.scalar(None, pa.string()), text)
 
 
@@ -229,12 +229,6 @@ def _composed(text: pa.Array) -> pa.Array:
     others = pc.and_(pc.and_(others, short), pc.match_substring_regex(text, pattern=_OTHER_FORMS))
     normalize = partial(unicodedata.normalize, "NFC")  # utf8_normalize of Arrow 25 decomposes for NFC
     return pc.replace_with_mask(text, others, _each(normalize)(text.filter(others)))
-
-
-def _replaced(text: pa.Array, pattern: str, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """Return texts of which those with a pattern are converted."""
-    found = pc.match_substring_regex(text, pattern=pattern)
-    return pc.replace_with_mask(text, found, convert(text.filter(found))) if pc.any(found).as_py() else text
 
 
 def _each(convert: Callable[[Any], str | None]) -> Callable[[pa.Array], pa.Array]:
@@ -312,7 +306,7 @@ def _at_precision(text: pa.Array, kind: Kind) -> pa.Array:
         written = _typed(narrow)
         return pc.if_else(pc.is_inf(narrow.cast(pa.float64())), found, written)
 
-    return _replaced(text, _WITHOUT_LEADING_ZEROS, narrowed)
+    return replaced(text, _WITHOUT_LEADING_ZEROS, narrowed)
 
 
 def _of_float(number: float) -> str:
