@@ -180,7 +180,9 @@ class NumberNotations(_Notations):
         Args:
             decimal_comma: what other columns of the table have, for cells that several notations read.
         """
-        return "1.234,5" if decimal_comma and "1.234,5" in self.equal else self.equal[0]
+        first, comma = self.equal[0], "1.234,5"
+        is_open = first != PLAIN or comma in self.rivals(first)  # whole numbers are plain in every table
+        return comma if decimal_comma and comma in self.equal and is_open else first
 
     @property
     def decimal_comma(self) -> bool | None:

@@ -37,6 +37,10 @@ def test_other_columns_decide_about_groups_of_three_digits(cells):
         assert (found, notations.decimal_comma, bool(notations.rivals(found))) == (written, None, True)
 
 
+def test_whole_numbers_are_plain_whatever_other_columns_have():
+    assert decided(NumberNotations, ["49", "1500"], decimal_comma=True)[0] == PLAIN
+
+
 def test_a_point_of_decimals_is_no_number_of_a_column_with_decimal_commas():
     found, notations = decided(NumberNotations, ["1.234,50", "7,5", "12.5"])
     assert (found, dict(notations.counts[found].words)) == ("1.234,5", {"12.5": 1})
