@@ -63,8 +63,7 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     companion, issues = combined.companion, None
     if hp.label_issues:
         folder, networks = job.paths.output_data, trained.out_of_fold
-        with threads_for(len(data.splits["train"]) * hp.num_classes):
-            issues = report_label_issues(folder, data, combined.out_of_fold, networks=networks)
+        issues = report_label_issues(folder, data, combined.out_of_fold, networks=networks)
         job.timeline.mark("label issues")
     if stop.requested:  # what follows the export is soon complete
         raise StopAgreed

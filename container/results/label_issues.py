@@ -12,6 +12,7 @@ from typing import Any, Self
 import numpy as np
 import pyarrow as pa
 
+from container.cores import threads_for
 from container.evaluation.evaluation_input import LabelIssuesReport
 from container.training.job_data import JobData
 from contracts.artifacts import LABEL_ISSUES
@@ -106,7 +107,8 @@ def report_label_issues(
         networks: probabilities of every row of train by cross-fitted networks, another source. [N, K]
     """
     try:
-        return _write(folder, data, *sources, None if networks is None else _of_networks(data, networks))
+        with threads_for(len(data.splits["train"]) * len(data.class_weights)):
+            return _write(folder, data, *sources, None if networks is None else _of_networks(data, networks))
     except Exception as error:  # of any type, e.g. out of memory: the model is complete
         logger.exception("label_issues: none, because of %s: %s", type(error).__name__, first_line(error))
         return None
