@@ -14,6 +14,7 @@ from container.init.labels import LabelReading
 from container.init.notations import WrittenAs
 from container.init.roles import Column, Role, decide_roles
 from container.preprocessing.labels import LabelCollector, check_classification
+from container.steps.preprocess.column_sample import ColumnNotations
 from container.steps.preprocess.data_profile import DataProfile
 from container.steps.preprocess.row_split import key_hashes, row_hashes
 from container.steps.preprocess.times import TimeColumn
@@ -111,15 +112,12 @@ def read_tables(
     Args:
         label, given: see `decide_roles`; without a label, the column with one of LABEL_NAMES.
         group: the column whose rows stay together. time: the column by which rows are split.
-        label_changes: --map-label.
-        written: what the user said about notations.
+        label_changes: --map-label. written: what the user said about notations.
 
     Raises:
         ContractError: damaged files, columns that are missing, labels of which no classifier can be trained.
     """
-    parts = _parts(inputs, scratch)
-    nested = next(iter(parts.values())).nested
-    parts = {split: part.single_valued() for split, part in parts.items()}
+    parts, nested = _single_valued(_parts(inputs, scratch))
     names, where = next(iter(parts.values())).columns, str(inputs[0])
     label = _label_name(names, where) if label is None else label
     check_present((label, *filter(None, (group, time))), names, where)
@@ -134,11 +132,9 @@ def read_tables(
             _check_number_of_labels(label, collector, where=where)
             own = row_hashes(part.table, seed=0)
             rows = part.table.num_rows
-            if (profile.rows + rows) // ROWS_PER_LINE > profile.rows // ROWS_PER_LINE:
-                logger.info("%s rows read", f"{profile.rows + rows:,}")
+            _log_rows(profile.rows, profile.rows + rows)
             profile.add(part.table, hashes=own, splits=np.zeros(rows, np.int8), labels=found)
-            for name, each in notations.items():
-                each.add(part.table[name])
+            _add_cells(notations, part.table)
             source.append(np.full(rows, index, np.int8))
             codes.append(found.astype(np.int16))
             hashes.append(_group_hashes(part, group, own))
@@ -148,10 +144,9 @@ def read_tables(
     reading = LabelReading.of(collector, rows=profile.rows, changes=label_changes, where=where)
     assert sample is not None, "two labels are two rows"
     facts = facts_of(sample, rows=profile.rows, missing=profile.missing, notations=notations)
-    columns = decide_roles(facts, label=label, given={**_splitting(group, time), **given})
     return RawTables(
         parts=parts,
-        columns=columns,
+        columns=decide_roles(facts, label=label, given={**_splitting(group, time), **given}),
         reading=reading,
         source=np.concatenate(source),
         codes=reading.codes()[np.concatenate(codes)],
@@ -161,6 +156,22 @@ def read_tables(
         nested=nested,
         written=written,
     )
+
+
+def _single_valued(parts: Mapping[str, PartFiles]) -> tuple[dict[str, PartFiles], Sequence[str]]:
+    """Return the files without the columns of lists or objects, and the names of these."""
+    nested = next(iter(parts.values())).nested
+    return {split: part.single_valued() for split, part in parts.items()}, nested
+
+
+def _log_rows(before: int, now: int) -> None:
+    if now // ROWS_PER_LINE > before // ROWS_PER_LINE:
+        logger.info("%s rows read", f"{now:,}")
+
+
+def _add_cells(notations: Mapping[str, ColumnNotations], table: pa.Table) -> None:
+    for name, each in notations.items():
+        each.add(table[name])
 
 
 def _check_number_of_labels(label: str, collector: LabelCollector, *, where: str) -> None:

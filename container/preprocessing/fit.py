@@ -24,6 +24,7 @@ from contracts import artifacts
 from contracts.conditions import FITS_IMPUTATION, FITS_RISKS
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
+from contracts.settings.data import ROW_COLUMNS
 from contracts.tabular_inputs import DATE_PARTS, date_inputs
 from contracts.unused_settings import unused_if_precomputed
 
@@ -77,10 +78,7 @@ def fit_preprocessing(
         inputs += _risk_inputs(statistics, labels, tables[name], folds.get(name), name)
     fitted = FittedPreprocessing(
         text_fields=tuple(text.of_data for text in hp.text_fields),
-        id_name=columns.id_name,
-        label_name=columns.label_name,
-        weight_name=columns.weight_name,
-        group_name=columns.group_name,
+        **{name: getattr(columns, name) for name in ROW_COLUMNS},
         numeric_columns=columns.numbers,
         missing_indicators=indicators,
         imputation=imputation,
