@@ -15,6 +15,7 @@ from contracts.input_files import check_root
 from contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, JobPaths
 from contracts.serving import PORT, PORT_VARIABLE
 from contracts.steps import PROCESSING_STEPS, TABULAR_PREPROCESSING
+from contracts.table_formats import OF_SUFFIX, WRITTEN_SUFFIXES
 
 # The arguments of `track`, and the hyperparameters that they replace.
 TRACKING_ARGUMENTS = {
@@ -59,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
         ("tune", "search for the best hyperparameters, then train, evaluate and export with them"),
         ("plan", "estimate memory, time and cost of a job on instance types, before it runs"),
         ("predict", "predict the records of files with a trained model: id, label by name, probabilities"),
+        ("convert", "write raw files as one table: Parquet, CSV, TSV or JSON Lines"),
         ("compare", "compare finished jobs: settings that differ, and test metrics with paired differences"),
         ("serve", "answer GET /ping and POST /invocations with model/: a trained model or an unpacked package"),
         ("track", "send a finished job to an MLflow tracking server; again, to complete or update its run"),
@@ -118,10 +120,21 @@ def _tune(options: argparse.Namespace, paths: JobPaths) -> int:
 
 def _predict(options: argparse.Namespace, paths: JobPaths) -> int:
     from container.predict import predict
+    from container.tables.reading import Reading
 
     if options.top is not None and options.explain is None:
         raise ContractError("--top: has no effect without --explain", "Add --explain column, text or word.")
-    return predict(options.model or paths.model, options.input, options.output, level=options.explain, top=options.top)
+    return predict(
+        options.model or paths.model, options.input, options.output,
+        reading=Reading.of(options, paths), level=options.explain, top=options.top,
+    )  # fmt: skip
+
+
+def _convert(options: argparse.Namespace, _: JobPaths) -> int:
+    from container.convert import convert
+    from container.tables.reading import Reading
+
+    return convert(options.tables, options.output, reading=Reading.of(options))
 
 
 def _compare(options: argparse.Namespace, _: JobPaths) -> int:
@@ -165,15 +178,25 @@ def _step(options: argparse.Namespace, paths: JobPaths) -> int:
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace, JobPaths], int]] = {
-    "init": _init, "train": _train, "tune": _tune, "predict": _predict, "compare": _compare, "serve": _serve,
-    "track": _track, "demo": _demo, "plan": _plan,
+    "init": _init, "train": _train, "tune": _tune, "convert": _convert, "predict": _predict, "compare": _compare,
+    "serve": _serve, "track": _track, "demo": _demo, "plan": _plan,
 }  # fmt: skip
 
 
+_READ_FORMATS = f"{', '.join(OF_SUFFIX)}, gzipped or not"
+
+
+def _add_reading_arguments(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--delimiter", metavar="SIGN", help="of text files (default: found)")
+    command.add_argument("--encoding", metavar="NAME", help="of text files that are not UTF-8 (default: found)")
+    command.add_argument("--sheet", metavar="NAME", help="of workbooks (default: the first)")
+
+
 def _add_init_arguments(command: argparse.ArgumentParser) -> None:
+    _add_reading_arguments(command)
     command.add_argument(
         "tables", type=Path, nargs="+", metavar="TABLE",
-        help="files or a folder: CSV, TSV, JSON, JSON Lines or Parquet; one table, or files named train, val and test",
+        help=f"files or a folder ({_READ_FORMATS}): one table, or files named train, val and test",
     )  # fmt: skip
     about = "column of the label (default: label, target, class, y or outcome)"
     command.add_argument("--label", metavar="NAME", help=about)
@@ -196,6 +219,13 @@ def _add_init_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--force", action="store_true", help="replace the input of a job that is in the folder")
 
 
+def _add_convert_arguments(command: argparse.ArgumentParser) -> None:
+    _add_reading_arguments(command)
+    about = f"files or folders of one table ({_READ_FORMATS})"
+    command.add_argument("tables", type=Path, nargs="+", metavar="IN", help=about)
+    command.add_argument("output", type=Path, metavar="OUT", help=f"a file: {', '.join(WRITTEN_SUFFIXES)}")
+
+
 def _add_train_arguments(command: argparse.ArgumentParser) -> None:
     about = "start over (resume=false): the earlier results stay until the new ones are complete"
     command.add_argument("--fresh", action="store_true", help=about)
@@ -215,10 +245,11 @@ def _add_compare_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _add_predict_arguments(command: argparse.ArgumentParser) -> None:
+    _add_reading_arguments(command)
     command.add_argument("--model", type=Path, help="a model folder or an unpacked package (default: the root's)")
     command.add_argument(
         "--input", type=Path, nargs="+", required=True, metavar="FILE",
-        help="files or folders of one table: CSV, TSV, JSON, JSON Lines or Parquet, gzipped or not",
+        help=f"files or folders of one table ({_READ_FORMATS})",
     )  # fmt: skip
     command.add_argument(
         "--output", type=Path, required=True, metavar="FILE", help="the predictions: .csv, .tsv, .jsonl or .parquet"
@@ -252,6 +283,7 @@ _ADD_ARGUMENTS: dict[str, Callable[[argparse.ArgumentParser], None]] = {
     "plan": add_plan_arguments,
     "train": _add_train_arguments,
     "tune": _add_tune_arguments,
+    "convert": _add_convert_arguments,
     "predict": _add_predict_arguments,
     "compare": _add_compare_arguments,
     "serve": _add_serve_arguments,

@@ -11,7 +11,6 @@ from typing import cast
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 from tqdm import tqdm
 
 from container.attribution.parts import Level, Question
@@ -19,9 +18,10 @@ from container.processes import set_up_logging
 from container.serving.answers import ERROR, LABEL, REASONS, reasons_json
 from container.serving.model import Prediction, ServedModel
 from container.serving.parts import Part
-from container.tables.channel_files import TableSlice, check_names, check_present, is_gzip
+from container.tables.channel_files import TableSlice, check_names, check_present
 from container.tables.column_types import label_column
 from container.tables.part_files import PartFiles, open_tables
+from container.tables.reading import Reading
 from container.tables.writer import TableWriter, check_output
 from contracts.artifacts import ROW_NUMBER
 from contracts.errors import ContractError
@@ -31,11 +31,16 @@ from contracts.spelling import as_named
 logger = logging.getLogger(__name__)
 
 _BATCH_SIZE = 256  # records computed together, unless SERVING_BATCH_SIZE is set
-_BLOCK_BYTES = 1 << 20
 
 
 def predict(
-    model: Path, inputs: Sequence[Path], output: Path, *, level: str | None = None, top: int | None = None
+    model: Path,
+    inputs: Sequence[Path],
+    output: Path,
+    *,
+    reading: Reading = Reading(),  # noqa: B008 - frozen
+    level: str | None = None,
+    top: int | None = None,
 ) -> int:
     """Write a row per record: id, predicted label, a probability per class, the error of an invalid record.
 
@@ -45,8 +50,9 @@ def predict(
 
     Args:
         model: the model folder of a completed job, or an unpacked package.
-        inputs: files or folders of one table: CSV, TSV, JSON, JSON Lines or Parquet, gzipped or not.
+        inputs: files or folders of one table, in any format that `init` reads.
         output: the file to write; its suffix decides the format.
+        reading: how the files are read.
         level, top: as for Predictor.explain.
 
     Returns:
@@ -56,7 +62,7 @@ def predict(
     began = time.monotonic()
     try:
         question = None if level is None else Question(cast(Level, level), top)
-        rows, invalid, error = _predict(model, inputs, output, question)
+        rows, invalid, error = _predict(model, inputs, output, reading, question)
     except ContractError as error:
         print(error, file=sys.stderr, flush=True)
         return 1
@@ -70,7 +76,9 @@ def predict(
     return 0
 
 
-def _predict(model: Path, inputs: Sequence[Path], output: Path, question: Question | None) -> tuple[int, int, str]:
+def _predict(
+    model: Path, inputs: Sequence[Path], output: Path, reading: Reading, question: Question | None
+) -> tuple[int, int, str]:
     """Return the number of records, the number of invalid ones among them, and the error of the first."""
     check_output(output)
     if not model.is_dir():
@@ -82,7 +90,9 @@ def _predict(model: Path, inputs: Sequence[Path], output: Path, question: Questi
     served = ServedModel.load(model, ServingSettings.from_environment(environment))
     rows, invalid, error = 0, 0, ""
     with tempfile.TemporaryDirectory(prefix="predict-") as scratch:
-        table = open_tables(inputs, option="--input", scratch=Path(scratch))
+        table = open_tables(inputs, option="--input", reading=reading, scratch=Path(scratch))
+        for note in table.notes:
+            logger.info("%s.", note)
         if output.resolve() in {path.resolve() for path in table.files}:
             raise ContractError(f"--output: {output} is also an input", "Name another file.")
         names = as_named(table.columns, [*served.feature_inputs, *filter(None, [served.id_name])])
@@ -125,15 +135,8 @@ def _predictions(
 
 def _count_rows(table: PartFiles) -> int | None:
     """Return the number of rows for the bar, about; None if it is not known without reading the values."""
-    if table.format == "parquet":
-        return sum(pq.read_metadata(path).num_rows for path in table.files)
-    if table.format == "json" or any(map(is_gzip, table.files)):
-        return None
-    lines = 0
-    for path in table.files:
-        with path.open("rb") as file:
-            lines += sum(block.count(b"\n") for block in iter(lambda: file.read(_BLOCK_BYTES), b""))
-    return lines - len(table.files)
+    counts = [source.count_rows() for source in table.sources]
+    return None if None in counts else sum(filter(None, counts))
 
 
 def _rows(piece: TableSlice, prediction: Prediction, id_name: str | None) -> pa.Table:

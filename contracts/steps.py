@@ -21,9 +21,9 @@ from contracts.step_contract import (
     StepSettings,
     parsed,
 )
+from contracts.table_formats import CHANNEL_FILES, TABLE_FILES, OutputFormat
 from contracts.value_types import Number, Tags, TrackingName, TrackingUri
 
-TABLE_FILES = tuple(f"*.{suffix}{gz}" for suffix in ("csv", "tsv", "json", "jsonl", "parquet") for gz in ("", ".gz"))
 ARCHIVED_MODEL = "model.tar.gz"
 ARCHIVED_OUTPUT = "output.tar.gz"  # the service's archive of a training job's output/data
 PREDICTION_FILES = (*TABLE_FILES, ARCHIVED_OUTPUT)
@@ -33,8 +33,6 @@ SIGNATURE, TABLE_METADATA, DATA_PROFILE_TEXT = "signature.json", "metadata.json"
 EVALUATION, METRICS_REPORT, METRICS_SUMMARY = "evaluation.json", "metrics_report.json", "metrics_summary.txt"
 JOB_TYPES = ("training", "validation", "testing", "calibration")
 
-TableFormat = Literal["CSV", "TSV", "PARQUET"]
-_CHANNEL_FILES = ("*.csv", "*.csv.gz", "*.tsv", "*.tsv.gz", "*.parquet")
 _IN, _OUT = "processing/input", "processing/output"
 
 
@@ -67,7 +65,7 @@ class TrackingSettings(StepSettings):
 class DataLoadingSettings(ProcessingSettings):
     """Environment of DataLoading."""
 
-    output_format: TableFormat = Field("CSV", description="Format of the table that is written.")
+    output_format: OutputFormat = Field("CSV", description="Format of the table that is written.")
     generate_rows: int = Field(
         0, ge=0, le=100_000_000, description="Rows to generate if there is no input. 0: the input is required."
     )
@@ -85,7 +83,7 @@ class TabularPreprocessingSettings(ProcessingSettings):
     group_field: str | None = Field(
         None, description="Column whose hash decides the split instead, so that rows with the same value stay together."
     )
-    output_format: TableFormat = Field("CSV", description="Format of the splits.")
+    output_format: OutputFormat = Field("CSV", description="Format of the splits.")
     train_ratio: float = Field(0.7, gt=0, lt=1, description="Share of the rows that becomes train.")
     test_val_ratio: float = Field(0.5, gt=0, lt=1, description="Share of test among the rows of test and val.")
     split_by: Literal["hash", "stratified", "time"] = Field(
@@ -208,7 +206,7 @@ PYTORCH_TRAINING = StepContract(
     command="train",
     about="Train, evaluate and export.",
     inputs=(
-        *(StepFolder(split, f"input/data/{split}", _CHANNEL_FILES, f"The {split} split.") for split in TRAINING_SPLITS),
+        *(StepFolder(split, f"input/data/{split}", CHANNEL_FILES, f"The {split} split.") for split in TRAINING_SPLITS),
         StepFolder(
             "model_artifacts_input", "input/data/model_artifacts_input", ("*",), "Precomputed artifacts.",
             required=False,
@@ -299,11 +297,11 @@ PAYLOAD = StepContract(
     inputs=(
         StepFolder("model_input", f"{_IN}/model", (ARCHIVED_MODEL,), "The package."),
         replace(
-            _PROCESSED_INPUT, files=_CHANNEL_FILES,
+            _PROCESSED_INPUT, files=CHANNEL_FILES,
             about="The splits; the first CHECK_ROWS rows of test, or val, go to the package.",
         ),
         StepFolder(
-            "eval_output", f"{_IN}/eval_data", (*_CHANNEL_FILES, ARCHIVED_OUTPUT),
+            "eval_output", f"{_IN}/eval_data", (*CHANNEL_FILES, ARCHIVED_OUTPUT),
             "The training job's predictions, to compare the responses with.", required=False,
         ),
         _SETTINGS_INPUT,

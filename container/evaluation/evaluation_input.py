@@ -116,7 +116,7 @@ class EvaluationInput:
     Attributes:
         splits: predictions by split, usually val and test.
         class_labels: labels as the user wrote them, in the order of the class ids. [K]
-        input_format: csv, tsv or parquet; also the format of the predictions.
+        input_format: the name of a format, e.g. csv; also the format of the predictions.
         early_stop_metric: the metric that chose the best weights, e.g. val/f1_score.
         best_step: step of the validation with the best early_stop_metric; None if none is defined.
         history: training's log entries: {"step", "epoch", "time", "train/loss", "lr", "val/loss", ...}.

@@ -5,15 +5,14 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.csv
 import pyarrow.parquet
 
-from container.tables.channel_files import DELIMITERS
+from container.tables.writer import TableWriter
 from contracts.artifacts import PREDICTED_LABEL, probability_column
 from contracts.atomic_files import AtomicFile
+from contracts.table_formats import FORMATS
 
 _ROWS_AT_ONCE = 65_536
-_FORMATS = (*DELIMITERS, "parquet")
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ def write_predictions(
     label_name: str,
     file_format: str,
 ) -> Path:
-    """Write {split}_predictions.{csv,tsv,parquet} into `folder`, atomically; return its path.
+    """Write {split}_predictions.{csv,tsv,jsonl,parquet} into `folder`, atomically; return its path.
 
     Those of an earlier run whose input had another format are removed: they may be of another model.
 
@@ -79,12 +78,9 @@ def write_predictions(
     table = pa.table({PREDICTED_LABEL: predicted, **columns, **_probability_columns(predictions.probabilities)})
     table = table.select([name for name in table.column_names if name != PREDICTED_LABEL] + [PREDICTED_LABEL])
     path = folder / f"{predictions.split}_predictions.{file_format}"
-    with AtomicFile(path) as temporary:
-        if file_format == "parquet":
-            pyarrow.parquet.write_table(table, temporary, row_group_size=_ROWS_AT_ONCE)
-        else:
-            options = pyarrow.csv.WriteOptions(delimiter=DELIMITERS[file_format], quoting_style="needed")
-            pyarrow.csv.write_csv(table, temporary, options)
-    for other in set(_FORMATS) - {file_format}:
-        path.with_suffix(f".{other}").unlink(missing_ok=True)
+    with TableWriter(path, table.schema) as writer:
+        writer.write(table)
+    for other in FORMATS:
+        if other.name != file_format:
+            path.with_suffix(f".{other.name}").unlink(missing_ok=True)
     return path

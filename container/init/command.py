@@ -18,6 +18,7 @@ from container.init.settings import hyperparameters_of, tokenizer_in
 from container.init.splits import label_counts, split_rows, write_splits
 from container.init.warnings import warnings_of
 from container.processes import set_up_logging
+from container.tables.reading import Reading
 from contracts.errors import ContractError
 from contracts.input_files import check_writable, exists
 from contracts.paths import SPLITS, JobPaths
@@ -45,10 +46,11 @@ def init(paths: JobPaths, options: argparse.Namespace) -> int:
     written = WrittenAs.of_options(options.number_format, options.date_format, options.null)
     with tempfile.TemporaryDirectory(prefix="init-") as scratch:
         raw = read_tables(
-            options.tables, label=options.label, given=_given(options), scratch=Path(scratch),
+            options.tables, label=options.label, given=_given(options),
+            read_as=Reading.of(options, paths), scratch=Path(scratch),
             group=options.group, time=options.time, label_changes=options.map_label, written=written,
         )  # fmt: skip
-        print(*table_lines(raw), "", sep="\n", flush=True)
+        print(*(f"{note}." for note in raw.notes), *table_lines(raw), "", sep="\n", flush=True)
         earlier = None if options.splits_of is None else earlier_splits(raw, options.splits_of)
         splits = split_rows(raw, group=options.group, time=options.time, earlier=earlier)
         tokenizer, reason = tokenizer_in(paths.pretrained)
@@ -74,6 +76,7 @@ def init(paths: JobPaths, options: argparse.Namespace) -> int:
     if raw.nested:
         doubts.append(Doubt(f"{', '.join(raw.nested)}: left out, because the cells contain lists or objects."))
     warnings = [doubt.text for doubt in doubts]
+    next(iter(raw.parts.values())).found.save(paths)
     file = paths.hyperparameter_files[-1]
     file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
     record = {"warnings": [asdict(doubt) for doubt in doubts]}

@@ -1,6 +1,7 @@
 """Read raw tables once: the labels and hashes of all rows, and a sample that decides the roles of the columns."""
 
 import logging
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,13 +17,16 @@ from container.init.roles import Column, Role, decide_roles
 from container.preprocessing.labels import LabelCollector, check_classification
 from container.steps.preprocess.column_sample import ColumnNotations
 from container.steps.preprocess.data_profile import DataProfile
-from container.steps.preprocess.row_split import key_hashes, row_hashes
+from container.steps.preprocess.row_split import key_hashes
 from container.steps.preprocess.times import TimeColumn
 from container.tables.channel_files import TableSlice, check_present
+from container.tables.duplicate_ids import content_hashes
 from container.tables.part_files import PartFiles, named_files, open_part_files
+from container.tables.reading import Reading
 from container.tables.values import keys
 from contracts.errors import ContractError
 from contracts.paths import CHANNEL_ALIASES, SPLITS
+from contracts.table_formats import OF_SUFFIX
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +49,6 @@ class RawTables:
         hashes: of each row, or of its group. [N] uint64
         times: of --time. [N] float64, or None.
         sample: of at most 50,000 rows.
-        nested: columns of lists or objects, which are left out.
         written: what the user said about notations.
     """
 
@@ -57,7 +60,6 @@ class RawTables:
     hashes: np.ndarray
     times: np.ndarray | None
     sample: pa.Table
-    nested: Sequence[str]
     written: WrittenAs
 
     @property
@@ -72,6 +74,16 @@ class RawTables:
     def labels(self) -> Mapping[str, int]:
         """The rows of each label: numbers by value, then names."""
         return self.reading.counts
+
+    @property
+    def nested(self) -> Sequence[str]:
+        """Columns of lists or objects, which are left out."""
+        return next(iter(self.parts.values())).nested
+
+    @property
+    def notes(self) -> list[str]:
+        """What the user should know about how the files were read."""
+        return list(dict.fromkeys(note for parts in self.parts.values() for note in parts.notes))
 
     def of_role(self, role: Role) -> list[str]:
         return [column.name for column in self.columns.values() if column.role == role]
@@ -101,6 +113,7 @@ def read_tables(
     *,
     label: str | None,
     given: Mapping[str, tuple[Role, str]],
+    read_as: Reading = Reading(),  # noqa: B008 - frozen
     scratch: Path,
     group: str | None = None,
     time: str | None = None,
@@ -112,17 +125,16 @@ def read_tables(
     Args:
         label, given: see `decide_roles`; without a label, the column with one of LABEL_NAMES.
         group: the column whose rows stay together. time: the column by which rows are split.
-        label_changes: --map-label. written: what the user said about notations.
+        read_as: how the files are read. label_changes: --map-label. written: what the user said about notations.
 
     Raises:
         ContractError: damaged files, columns that are missing, labels of which no classifier can be trained.
     """
-    parts, nested = _single_valued(_parts(inputs, scratch))
+    parts = _parts(inputs, read_as, scratch)
     names, where = next(iter(parts.values())).columns, str(inputs[0])
     label = _label_name(names, where) if label is None else label
     check_present((label, *filter(None, (group, time))), names, where)
-    collector = LabelCollector(label, allowed=1 << 31)
-    profile = DataProfile(names, splits=("rows",), id_column=None)
+    collector, profile = LabelCollector(label, allowed=1 << 31), DataProfile(names, splits=("rows",), id_column=None)
     source, codes, hashes = [], [], []
     reader = TimeColumn(time, written.date_format.get(time)) if time else None
     notations = {name: written.of(name, is_date=given.get(name, ("",))[0] == "date") for name in names}
@@ -130,12 +142,11 @@ def read_tables(
         for part in part_files.iter_tables(names):
             found = collector.add(part.table[label], origin=part.origin)
             _check_number_of_labels(label, collector, where=where)
-            own = row_hashes(part.table, seed=0)
-            rows = part.table.num_rows
-            _log_rows(profile.rows, profile.rows + rows)
-            profile.add(part.table, hashes=own, splits=np.zeros(rows, np.int8), labels=found)
+            own = content_hashes(part.table)
+            _log_rows(profile.rows, profile.rows + part.table.num_rows)
+            profile.add(part.table, hashes=own, splits=np.zeros(len(found), np.int8), labels=found)
             _add_cells(notations, part.table)
-            source.append(np.full(rows, index, np.int8))
+            source.append(np.full(len(found), index, np.int8))
             codes.append(found.astype(np.int16))
             hashes.append(_group_hashes(part, group, own))
             if reader is not None:
@@ -153,15 +164,8 @@ def read_tables(
         hashes=np.concatenate(hashes),
         times=None if reader is None else reader.finish(),
         sample=sample,
-        nested=nested,
         written=written,
     )
-
-
-def _single_valued(parts: Mapping[str, PartFiles]) -> tuple[dict[str, PartFiles], Sequence[str]]:
-    """Return the files without the columns of lists or objects, and the names of these."""
-    nested = next(iter(parts.values())).nested
-    return {split: part.single_valued() for split, part in parts.items()}, nested
 
 
 def _log_rows(before: int, now: int) -> None:
@@ -182,11 +186,11 @@ def _check_number_of_labels(label: str, collector: LabelCollector, *, where: str
         )
 
 
-def _parts(inputs: Sequence[Path], scratch: Path) -> dict[str, PartFiles]:
+def _parts(inputs: Sequence[Path], reading: Reading, scratch: Path) -> dict[str, PartFiles]:
     """Return the files of each split, by the names of files or folders; of "" if none has the name of a split."""
     files = named_files(inputs, option="TABLE")
     if not files:
-        raise ContractError(f"{inputs[0]}: has no file", "Name a table: CSV, TSV, Parquet, JSON or JSON Lines.")
+        raise ContractError(f"{inputs[0]}: has no file", f"Name a table: {', '.join(OF_SUFFIX)}.")
     roots = [path.absolute() if path.is_dir() else path.absolute().parent for path in inputs]
     of_split: dict[str, list[Path]] = {}
     for path in files:
@@ -197,15 +201,10 @@ def _parts(inputs: Sequence[Path], scratch: Path) -> dict[str, PartFiles]:
     found = {}
     for split in ("", *SPLITS):
         if split in of_split:
-            folder = of_split[split][0].parent
-            found[split] = open_part_files(of_split[split], folder=_common(of_split[split], folder), scratch=scratch)
+            common = Path(os.path.commonpath([path.parent for path in of_split[split]]))
+            parts = open_part_files(of_split[split], folder=common, reading=reading, scratch=scratch)
+            found[split] = parts.single_valued()
     return found
-
-
-def _common(files: Sequence[Path], folder: Path) -> Path:
-    while not all(path.is_relative_to(folder) for path in files):
-        folder = folder.parent
-    return folder
 
 
 def _split_of(path: Path) -> str:

@@ -22,10 +22,8 @@ from container.steps.preprocess.row_split import (
     Shares,
     StratifiedSplit,
     TimeSplit,
-    key_hashes,
-    row_hashes,
 )
-from container.tables.duplicate_ids import DuplicateIds, count_shared
+from container.tables.duplicate_ids import DuplicateIds, content_hashes, count_shared
 from container.tables.writer import TableWriter
 from contracts.errors import ContractError
 from contracts.paths import SPLITS
@@ -115,9 +113,8 @@ class Repeated:
 
 
 def write_splits(raw: RawTables, splits: Splits, folders: Mapping[str, Path]) -> Repeated:
-    """Write the rows of each split to its folder, in the input's format (JSON: CSV); only labels change."""
+    """Write the rows of each split to its folder, as Parquet; only labels change."""
     names = next(iter(raw.parts.values())).columns
-    suffix = {"json": "csv"}.get(found := next(iter(raw.parts.values())).format, found)
     inputs = [name for name in names if raw.columns[name].role not in ("id", "ignored")]
     texts = [column for column in raw.of_role("text") if not raw.columns[column].facts.repeats > 0.5]
     ids = raw.of_role("id")
@@ -133,17 +130,17 @@ def write_splits(raw: RawTables, splits: Splits, folders: Mapping[str, Path]) ->
                 table = table.set_column(names.index(raw.label), raw.label, labels)
             if not writers:
                 writers = [
-                    files.enter_context(TableWriter(folders[split] / f"{split}.{suffix}", table.schema))
+                    files.enter_context(TableWriter(folders[split] / f"{split}.parquet", table.schema))
                     for split in SPLITS
                 ]
             codes = splits.codes[part.first_row : part.first_row + table.num_rows]
-            content = {"rows": row_hashes(table.select(inputs), seed=0)}
-            content |= {text: key_hashes(table[text], seed=0) for text in texts}
+            content = {"rows": content_hashes(table.select(inputs))}
+            content |= {text: content_hashes(table.select([text])) for text in texts}
             for split, writer in zip(SPLITS, writers):
                 chosen = codes == _CODES[split]
                 writer.write(table.filter(pa.array(chosen)))
                 for what, hashes in content.items():
-                    seen[what][SPLITS.index(split)].add(pa.array(hashes[chosen].astype(str)))
+                    seen[what][SPLITS.index(split)].add_hashes(hashes[chosen])
             for name in ids:
                 repeated_ids.add(table[name])
             in_train = table.select(absent).filter(pa.array(codes == TRAIN))

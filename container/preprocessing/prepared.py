@@ -35,7 +35,7 @@ class PreparedData:
         tabular_dim: K.
         rows: by split.
         encoders: by role of the text field.
-        input_format: format of train: csv, tsv or parquet.
+        input_format: name of the format of train, e.g. csv.
         digests: hash of the prepared rows of each split.
         summary: statistics of the data as JSON values, for the report.
         reused: whether an earlier run prepared the data.

@@ -58,7 +58,7 @@ def _pieces(file: pq.ParquetFile, columns: Sequence[str], max_bytes: int) -> Ite
     schema = file.schema_arrow  # each access builds it
     fields = [schema.field(name) for name in columns]
     # A column without single values is an error for its type. Its values are not read, because one may have any size.
-    readable = {each.name: each for each in fields if plain_type(each) is not None}
+    readable = {each.name: each for each in fields if plain_type(each) and not pa.types.is_nested(each.type)}
     rows_at_once = _rows_at_once(file, readable, max_bytes)
     decoded = 0
     for selected in file.iter_batches(rows_at_once, columns=list(readable), use_threads=False):

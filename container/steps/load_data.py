@@ -12,6 +12,7 @@ import pyarrow as pa
 from container.demo_data import demo_table
 from container.steps.program import StepRun
 from container.tables.part_files import find_part_files
+from container.tables.reading import Reading
 from container.tables.writer import TableWriter
 from contracts.errors import ContractError
 from contracts.spelling import counted
@@ -42,7 +43,9 @@ def run(step: StepRun) -> None:
     if folder is None:
         source, tables = "generated", _generated(settings.generate_rows, settings.seed)
     else:
-        parts = find_part_files(folder, scratch=step.scratch).single_valued()
+        parts = find_part_files(folder, reading=Reading(), scratch=step.scratch).single_valued()
+        for note in parts.notes:
+            logger.info("%s.", note)
         source = counted(len(parts.files), f"{parts.format} file")
         tables = (part.table for part in parts.iter_tables(_named(parts.columns)))
     written, schema = _write(tables, step.output("DATA"), settings)

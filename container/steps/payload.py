@@ -39,10 +39,11 @@ from contracts.serving import (
 )
 from contracts.spelling import did_you_mean
 from contracts.steps import ARCHIVED_MODEL, PAYLOAD_ARCHIVE, PAYLOAD_CHECK, PayloadSettings
+from contracts.table_formats import MEDIA_TYPES as SUFFIX_MEDIA_TYPES
 
 logger = logging.getLogger(__name__)
 
-SUFFIXES = {CSV: "csv", JSON: "json", JSON_LINES: "jsonl", PARQUET: "parquet"}
+SUFFIXES = {media_type: suffix for suffix, media_type in SUFFIX_MEDIA_TYPES.items()}
 
 
 def request_body(
@@ -139,7 +140,7 @@ def _write_requests(step: StepRun, records: Sequence[Record], name: str) -> dict
     for number, content_type in enumerate(settings.content_types):
         words = "".join(character if character.isalnum() else "_" for character in content_type)
         media_type = MEDIA_TYPES[content_type]
-        file = files[content_type] = step.scratch / f"{name}_{words}_{number}.{SUFFIXES[media_type]}"
+        file = files[content_type] = step.scratch / f"{name}_{words}_{number}{SUFFIXES[media_type]}"
         header = settings.serving_csv_header != "absent"
         file.write_bytes(request_body(records, media_type, header=header, csv_columns=settings.serving_csv_columns))
     return files

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +28,7 @@ def plain_type(field: pa.Field) -> pa.DataType | None:
         return None
     if inner := _inner_type(kind):
         return plain_type(pa.field("", inner))
-    if pa.types.is_string_view(kind):
+    if pa.types.is_string_view(kind) or _is_list_of_words(kind):
         return pa.string()
     if pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind):  # Arrow 25 cannot dictionary-encode them
         return pa.decimal128(kind.precision, kind.scale)
@@ -39,6 +40,8 @@ def plain_type(field: pa.Field) -> pa.DataType | None:
 def decode(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | pa.ChunkedArray:
     """Return a column of single values without dictionaries, extension types and local time zones.
 
+    A list of texts, whole numbers or booleans is their text, a list without values null.
+
     Args:
         field: of the column's table; its metadata name an extension type of which Arrow has no class.
     """
@@ -48,10 +51,45 @@ def decode(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | pa
         return pa.chunked_array([decode(chunk, field) for chunk in column.chunks], kind)
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
+    if _is_list_of_words(column.type):
+        return pa.array(map(joined, column.to_pylist()), pa.string())
     if pa.types.is_dictionary(column.type):
         cells = unpacked(column.dictionary).take(column.indices)
         return decode(cells, pa.field("", cells.type))
     return column if column.type == kind else column.cast(kind)
+
+
+def joined(value: Any) -> Any:
+    """Return a list of texts, whole numbers or booleans as one text, None if it has none; other values unchanged."""
+    if not isinstance(value, list) or not all(each is None or isinstance(each, str | int) for each in value):
+        return value
+    texts = (str(each).lower() if isinstance(each, bool) else str(each) for each in value if each is not None)
+    return replace_surrogates(", ".join(texts)) or None
+
+
+def flat_table(table: pa.Table, *, kept: Collection[str] = ()) -> pa.Table:
+    """Return a table with a column for each field of a struct: user.plan for user {plan}; those `kept` stay."""
+
+    def has_fields(field: pa.Field) -> bool:
+        return pa.types.is_struct(field.type) and field.type != NESTED_CELLS and field.name not in kept
+
+    while any(map(has_fields, table.schema)):
+        fields: list[tuple[pa.Field, pa.ChunkedArray]] = []
+        for field, column in zip(table.schema, table.columns):
+            if has_fields(field):
+                inner = [each.with_name(f"{field.name}.{each.name}") for each in field.type]
+                fields += zip(inner, pa.table([column], names=[""]).flatten().columns)
+            else:
+                fields.append((field, column))
+        table = pa.Table.from_arrays([column for _, column in fields], schema=pa.schema([field for field, _ in fields]))
+    return table
+
+
+def _is_list_of_words(kind: pa.DataType) -> bool:
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)):
+        return False
+    holds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_boolean, pa.types.is_integer)
+    return any(is_kind(kind.value_type) for is_kind in holds)
 
 
 def _extension(field: pa.Field) -> str:
@@ -126,13 +164,14 @@ def is_number(kind: pa.DataType) -> bool:
 
 
 def common_schema(
-    schemas: Iterable[tuple[Path, pa.Schema]], columns: Sequence[str], *, numeric: Collection[str]
+    schemas: Iterable[tuple[Path, pa.Schema]], *, numeric: Collection[str], mixed_is_text: bool = False
 ) -> pa.Schema:
-    """Return the types in which every file's `columns` can be read.
+    """Return the types in which the columns of every file can be read.
 
     Args:
-        schemas: of each file.
+        schemas: of each file; all have the same columns.
         numeric: the columns that are read as numbers: their types may differ in the digits that they keep.
+        mixed_is_text: whether types that cannot be combined become text, which the reader then writes.
 
     Raises:
         ContractError: nested columns, or types that cannot be combined.
@@ -140,15 +179,21 @@ def common_schema(
     common: dict[str, tuple[pa.DataType, Path]] = {}
     known: set[tuple[pa.DataType, ...]] = set()
     for path, schema in schemas:
-        kinds = tuple(_single_type(schema.field(name), path) for name in columns)
+        kinds = tuple(
+            pa.string() if field.type == NESTED_CELLS else _single_type(field, path)  # reading names the cell
+            for field in schema
+        )
         if kinds in known:
             continue
         known.add(kinds)
-        for name, kind in zip(columns, kinds):
+        for name, kind in zip(schema.names, kinds):
             before, first = common.get(name, (kind, path))
             try:
                 common[name] = _common_type(before, kind, is_numeric=name in numeric), first
             except pa.ArrowException as error:
+                if mixed_is_text:
+                    common[name] = pa.string(), first
+                    continue
                 raise ContractError(
                     f"{path}: column {name!r} is {kind}, but {before} in {first}",
                     "Write the column with one type in every file.",
@@ -183,45 +228,42 @@ def _common_type(first: pa.DataType, second: pa.DataType, *, is_numeric: bool) -
     return merged
 
 
-def as_common(
-    column: pa.ChunkedArray,
-    raw: pa.Field,
-    field: pa.Field,
-    path: Path,
-    *,
-    row: Callable[[int], str],
-    is_numeric: bool,
-) -> pa.ChunkedArray:
-    """Return a column of a file in the common type of all files.
+def checked_cells(column: pa.Array, field: pa.Field, *, row: Callable[[int], str]) -> pa.Array:
+    """Return a file's column of single values, decoded; raise ContractError for text that is not UTF-8.
 
     Args:
-        raw: the column's field in the file.
         row: returns the name of a row of the column for messages.
-
-    Raises:
-        ContractError: text that is not UTF-8, or, unless the column is numeric, values whose digits the type lacks.
     """
 
-    def decoded(cells: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:
-        cells = decode(cells, raw.with_type(cells.type))
+    def checked(cells: pa.Array) -> pa.Array:
+        cells = decode(cells, field.with_type(cells.type))
         if is_text(cells.type):
             cells.validate(full=True)  # Arrow reads texts that are not UTF-8
         return cells
 
     try:
-        column = decoded(column)
+        return checked(column)
+    except pa.ArrowException as error:
+        wrong = next(iter(invalid_values(column, checked)), 0)  # a dictionary may have values that no row has
+        raise ContractError(
+            f"{row(wrong)}: column {field.name!r} is {column.type} and is not UTF-8 text",
+            "Write the column as UTF-8 text.",
+        ) from error
+
+
+def as_common(column: pa.Array, field: pa.Field, path: Path, *, is_numeric: bool) -> pa.Array:
+    """Return a column of a file in the common type of all files.
+
+    Raises:
+        ContractError: unless the column is numeric, values whose digits the type lacks.
+    """
+    if column.type == field.type:
+        return column
+    try:
         if pa.types.is_floating(column.type) and pa.types.is_floating(field.type):
-            return column if column.type == field.type else pa.chunked_array([widen_floats(column).cast(field.type)])
+            return widen_floats(column).cast(field.type)
         return column.cast(field.type, safe=not is_numeric)
     except pa.ArrowException as error:
-        kind = plain_type(raw)
-        if kind is not None and is_text(kind):
-            wrong = next(iter(invalid_values(column, decoded)), None)  # a dictionary may have values that no row has
-            place = path if wrong is None else row(wrong)
-            raise ContractError(
-                f"{place}: column {field.name!r} is {column.type} and is not UTF-8 text",
-                "Write the column as UTF-8 text.",
-            ) from error
         raise ContractError(
             f"{path}: column {field.name!r} is {column.type} and cannot be read as {field.type}, "
             f"the common type of all files: {first_line(error)}",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from contracts.errors import ContractError
@@ -29,12 +30,14 @@ class CsvText:
         source: the text's name for messages.
         has_header: the first record names the columns.
         columns: the names of all columns, if they are known.
+        has_quotes: quotes enclose cells; otherwise they are text.
     """
 
     source: str
     delimiter: str
     has_header: bool
     columns: tuple[str, ...] = ()
+    has_quotes: bool = True
 
     def row(self, record: int) -> str:
         """Return the name of a record for messages, from its position; rows count from 1, without the header."""
@@ -70,7 +73,9 @@ class Block:
         self.is_last = is_last
         self.first = 0
         # Positions of the quotes that open and close in turn; a doubled quote closes and opens. [Q]
-        self._quotes, self._misplaced = _find_quotes(data, text.delimiter)
+        self._quotes, self._misplaced = (
+            _find_quotes(data, text.delimiter) if text.has_quotes else (np.empty(0, np.int64), None)
+        )
         self.end = len(data) if is_last else self._last_end()
 
     def check(self) -> None:
@@ -97,17 +102,19 @@ class Block:
 
     def first_end(self) -> int:
         """Return the end of the first record, without its line end; 0 if the block does not contain it."""
-        ends = self._outside(_line_ends(self.data))
+        ends = self.outside(line_ends(self.data))
         return int(ends[0]) if ends.size else 0
 
     def count_columns(self) -> int:
         """Return the number of cells of a block that is one record, in a bounded amount of memory."""
         parts = ((start, self.data[start : start + _PART_BYTES]) for start in range(0, len(self.data), _PART_BYTES))
         delimiter = ord(self.text.delimiter)
-        return 1 + sum(len(self._outside(start + np.flatnonzero(part == delimiter))) for start, part in parts)
+        return 1 + sum(len(self.outside(start + np.flatnonzero(part == delimiter))) for start, part in parts)
 
     def parse(self, columns: Sequence[str] = (), *, end: int | None = None) -> pa.Table:
-        """Return the complete records as strings, or those before `end`; `columns`, default all, are selected.
+        r"""Return the complete records as strings, or those before `end`; `columns`, default all, are selected.
+
+        A cell with \N is null.
 
         Empty lines are skipped if the text has several columns. With one column they are records with an empty cell.
 
@@ -122,7 +129,7 @@ class Block:
             )
         columns = columns or self.text.columns
         try:
-            return self._read(data, columns, pa.string())
+            return _without_nulls(self._read(data, columns, pa.string()))
         except pa.ArrowInvalid:
             raise self._wrong_length(data, columns) or self._not_utf8(data, columns) from None
 
@@ -145,6 +152,7 @@ class Block:
             ),
             parse_options=pa_csv.ParseOptions(
                 delimiter=self.text.delimiter,
+                quote_char='"' if self.text.has_quotes else False,
                 newlines_in_values=True,
                 ignore_empty_lines=len(self.text.columns) > 1,
                 invalid_row_handler=on_invalid,
@@ -199,14 +207,14 @@ class Block:
     def _last_end(self) -> int:
         for size in (_TAIL_BYTES, len(self.data)):
             start = max(len(self.data) - size, 0)
-            ends = self._outside(start + _line_ends(self.data[start:]))
+            ends = self.outside(start + line_ends(self.data[start:]))
             if ends.size and ends[-1] == len(self.data) - 1 and self.data[-1] == ord("\r"):
                 ends = ends[:-1]  # \n may follow
             if ends.size:
                 return int(ends[-1]) + 1
         return 0
 
-    def _outside(self, positions: np.ndarray) -> np.ndarray:
+    def outside(self, positions: np.ndarray) -> np.ndarray:
         """Return the positions that are not in a quoted cell. [P] -> [at most P]"""
         return positions[np.searchsorted(self._quotes, positions) % 2 == 0]
 
@@ -218,11 +226,20 @@ class Block:
 
     def _cell_at(self, position: int) -> str:
         """Return the name of the cell at a position for messages; raise ContractError for an invalid row before it."""
-        ends = self._outside(_line_ends(self.data[:position]))
+        ends = self.outside(line_ends(self.data[:position]))
         start = int(ends[-1]) + 1 if ends.size else 0
         delimiters = start + np.flatnonzero(self.data[start:position] == ord(self.text.delimiter))
         rows = self.parse(end=start).num_rows if start else 0
-        return self.text.cell(self.first + rows, len(self._outside(delimiters)))
+        return self.text.cell(self.first + rows, len(self.outside(delimiters)))
+
+
+def _without_nulls(table: pa.Table) -> pa.Table:
+    r"""Return cells of which \N, as databases write a missing value, is null."""
+    for i, column in enumerate(table.columns):
+        is_null = pc.equal(column, "\\N")
+        if pc.any(is_null).as_py():
+            table = table.set_column(i, table.field(i), pc.if_else(is_null, None, column))
+    return table
 
 
 def first_cells(data: np.ndarray, text: CsvText) -> list[str]:
@@ -241,7 +258,7 @@ def to_utf8(encoding: str) -> str:
     )
 
 
-def _line_ends(data: np.ndarray) -> np.ndarray:
+def line_ends(data: np.ndarray) -> np.ndarray:
     return np.flatnonzero((data == ord("\n")) | (data == ord("\r")))
 
 

@@ -3,19 +3,126 @@
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from functools import cached_property
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from container.tables.csv_blocks import Block, CsvText, first_cells, to_utf8
-from contracts.errors import ContractError
+from container.tables.csv_dialect import Dialect, find_dialect
+from container.tables.encodings import Recoded, wide_encoding
+from container.tables.reading import Reading
+from container.tables.table_file import TableFile, is_gzip, open_plain, plain_suffix
+from contracts.errors import ContractError, first_line
+from contracts.input_files import check_stand_in
+from contracts.table_formats import OF_SUFFIX
 
 BLOCK_BYTES = 4 << 20  # the largest row
 _HEADER_BYTES = 1 << 16
 _BINARY = {b"PAR1": "Parquet", b"\x1f\x8b": "gzip", b"PK\x03\x04": "Excel or ZIP"}
 _FILLED = re.compile(rb"[^\r\n]")
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+
+
+class File(TableFile):
+    """A CSV or TSV file.
+
+    Args:
+        header: the names of all columns, if the file begins with a row.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        reading: Reading | None = None,
+        scratch: Path | None = None,
+        header: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(path, reading=reading, scratch=scratch)
+        self._given = header
+
+    @cached_property
+    def _dialect(self) -> Dialect:
+        usual = OF_SUFFIX[plain_suffix(self.path)].delimiter
+        if self.reading is None:
+            return Dialect("utf-8", usual)
+        found, notes = find_dialect(self.path, lambda: open_plain(self.path), reading=self.reading, usual=usual)
+        facts = [f"encoding {found.encoding}"] if found.encoding != "utf-8" else []
+        facts += [f"delimiter {found.delimiter!r}"] if found.delimiter != usual else []
+        facts += ["backslash escapes, no quotes"] if found.has_escapes else []
+        self.notes += [*([f"read with {', '.join(facts)}"] if facts else []), *notes]
+        is_found = not found.encoding.startswith("utf-8")
+        self.found = Reading(found.delimiter, found.encoding if is_found else None)
+        return found
+
+    @cached_property
+    def first_record(self) -> list[str]:
+        """The cells of the first line."""
+        try:
+            check_stand_in(self.path)
+            with self._open() as stream:
+                return csv_header(stream, self._text())
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([(name, pa.string()) for name in self._given or self.first_record])
+
+    def batches(self, schema: pa.Schema, *, rows: int) -> Iterator[pa.RecordBatch]:  # noqa: ARG002 - blocks of bytes
+        try:
+            with self._open() as stream:
+                for batch in csv_batches(stream, self._text(self.schema().names), columns=schema.names):
+                    yield _unescaped(batch) if self._dialect.has_escapes else batch
+        except OSError as error:
+            raise self._unreadable(error) from error
+
+    def rows_at_once(self, most: int) -> int:
+        return 8 * most  # a block has a bounded size
+
+    def count_rows(self) -> int | None:
+        if is_gzip(self.path):
+            return None
+        with self.path.open("rb") as file:
+            return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b"")) - 1
+
+    def _text(self, columns: Sequence[str] = ()) -> CsvText:
+        dialect, has_header = self._dialect, self._given is None
+        return CsvText(str(self.path), dialect.delimiter, has_header, tuple(columns), not dialect.has_escapes)
+
+    @contextmanager
+    def _open(self) -> Iterator["Stream"]:
+        dialect = self._dialect
+        with ExitStack() as files:
+            if dialect.encoding == "utf-8":
+                compression = "gzip" if is_gzip(self.path) else None
+                stream = files.enter_context(pa.input_stream(str(self.path), compression=compression))
+            else:
+                stream = files.enter_context(open_plain(self.path))
+                stream = Recoded(stream, dialect.encoding, place=str(self.path))
+            stream.readinto(memoryview(bytearray(dialect.skipped)))
+            yield stream
+
+    def _unreadable(self, error: OSError) -> ContractError:
+        return ContractError(f"{self.path}: cannot be read: {first_line(error)}", "Write the file again.")
+
+
+_ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f", "v": "\v", "0": "\0"}
+_ESCAPED = re.compile(r"\\(.)", re.DOTALL)
+
+
+def _unescaped(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Return cells without the backslashes before characters that a database escapes."""
+    columns = []
+    for column in batch.columns:
+        found = pc.fill_null(pc.match_substring(column, "\\"), False)
+        texts = [_ESCAPED.sub(lambda m: _ESCAPES.get(m[1], m[1]), text) for text in column.filter(found).to_pylist()]
+        columns.append(pc.replace_with_mask(column, found, pa.array(texts, column.type)))
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 class Stream(Protocol):
@@ -55,8 +162,12 @@ def csv_batches(stream: Stream, text: CsvText, *, columns: Sequence[str]) -> Ite
     Raises:
         ContractError: a misplaced or unclosed quote, or a row that is too long, has other columns or is not UTF-8.
     """
+    yield from _ahead(_parsed(stream, text, columns))
+
+
+def _parsed(stream: Stream, text: CsvText, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
     first = 0
-    for block in _ahead(_blocks(stream, text)):
+    for block in _blocks(stream, text):
         block.first = first
         block.check()
         if block.end:
@@ -79,25 +190,14 @@ def text_start(data: np.ndarray, text: CsvText, *, skip_empty: bool) -> int:
         if head.startswith(magic):
             cause = f"{text.source}: contains {name} data, not text"
             raise ContractError(cause, "Use the file name or the media type of that format.")
-    encoding = _wide_encoding(head)
+    encoding = wide_encoding(head)
     if encoding:
-        raise ContractError(f"{text.source}: the text is {encoding}, not UTF-8", to_utf8(encoding))
+        raise ContractError(f"{text.source}: the text is {encoding.upper()}, not UTF-8", to_utf8(encoding.upper()))
     start = len(_BYTE_ORDER_MARK) if head.startswith(_BYTE_ORDER_MARK) else 0
     if skip_empty:
         filled = _FILLED.search(data.data, start)
         return filled.start() if filled else len(data)
     return start
-
-
-def _wide_encoding(head: bytes) -> str | None:
-    """Return the name of an encoding with several bytes per character, from its mark or from the zeros of ASCII."""
-    if head[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        return "UTF-32" if head[2:4] == b"\0\0" else "UTF-16"
-    even, odd = head[::2], head[1::2]
-    for name, zeros, others in (("UTF-16LE", odd, even), ("UTF-16BE", even, odd)):
-        if zeros.count(0) * 2 > len(zeros) and not others.count(0):
-            return name
-    return None
 
 
 def _blocks(stream: Stream, text: CsvText) -> Iterator[Block]:
@@ -124,15 +224,13 @@ def _blocks(stream: Stream, text: CsvText) -> Iterator[Block]:
         current, other = other, current
 
 
-def _ahead(blocks: Iterator[Block]) -> Iterator[Block]:
-    """Yield blocks, while a thread reads the next one."""
-    block = next(blocks)
+def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Yield batches, while a thread reads the next one."""
     with ThreadPoolExecutor(1) as pool:
-        while not block.is_last:
-            following = pool.submit(next, blocks)
-            yield block
-            block = following.result()
-        yield block
+        following = pool.submit(next, batches, None)
+        while (batch := following.result()) is not None:
+            following = pool.submit(next, batches, None)
+            yield batch
 
 
 def _fill(stream: Stream, buffer: np.ndarray) -> int:

@@ -5,14 +5,16 @@ from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from container.tables.channel_files import SUFFIXES, format_of, is_gzip, open_plain, suffix_of
+from container.tables.table_file import format_of, is_gzip, open_plain, suffix_of
 from contracts.errors import ContractError
 from contracts.input_files import check_file, escaped, exists, files_below
 from contracts.paths import CHANNEL_ALIASES
+from contracts.table_formats import CHANNEL_SUFFIXES
 
 logger = logging.getLogger(__name__)
 
 IGNORED_PREFIXES = ("_",)
+MARKERS = (".crc", "_SUCCESS", "_metadata", "_common_metadata")  # of Spark and its relatives, beside each table
 LISTED_FILES = 10
 _EMPTY_GZIP = 64  # bytes; a gzip file up to this size may be empty
 
@@ -24,7 +26,7 @@ def data_files(folder: Path) -> list[Path]:
         ContractError: a file or folder that cannot be read.
     """
     files, ignored = files_below(folder, ignored_prefixes=IGNORED_PREFIXES)
-    if ignored:
+    if ignored := [path for path in ignored if not path.name.endswith(MARKERS)]:
         reason = "because the name begins with . or _, or is one of a system's files"
         logger.info("%s: ignored, %s: %s.", folder, reason, listed(folder, ignored))
     return files
@@ -58,11 +60,11 @@ def find_data_files(folder: Path, filename: str | None = None) -> list[Path]:
         check_file(path)
         format_of(path)
         return [path]
-    files = known_files(folder, data_files(folder), SUFFIXES, suffix_of)
+    files = known_files(folder, data_files(folder), CHANNEL_SUFFIXES, suffix_of)
     if not files:
         raise ContractError(
             f"channel {folder.name}: no data file in {folder}; {_content(folder)}",
-            f"Put files there whose names end with one of {', '.join(SUFFIXES)}.",
+            f"Put files there whose names end with one of {', '.join(CHANNEL_SUFFIXES)}.",
         )
     return files
 
@@ -75,6 +77,8 @@ def known_files(
     Name the others in the log.
     """
     known = [path for path in dict.fromkeys(files) if suffix(path) in suffixes]
+    if tables := [path for path in known if suffix(path) != ".txt"]:  # a text beside tables is about them
+        known = tables
     empty = {path for path in known if is_empty(path)}
     if len(empty) == len(known):
         empty = set()
@@ -103,7 +107,7 @@ def _content(folder: Path) -> str:
     return f"it contains {listed(folder, found)}" if found else "the folder is empty"
 
 
-def listed(folder: Path, paths: Sequence[Path]) -> str:
-    """Return the names of the first files below a folder, for messages."""
+def listed(folder: Path | None, paths: Sequence[Path]) -> str:
+    """Return the names of the first files, in a folder, for messages."""
     more = f" and {len(paths) - LISTED_FILES} more" if len(paths) > LISTED_FILES else ""
-    return ", ".join(escaped(path.relative_to(folder)) for path in paths[:LISTED_FILES]) + more
+    return ", ".join(escaped(path.relative_to(folder) if folder else path.name) for path in paths[:LISTED_FILES]) + more

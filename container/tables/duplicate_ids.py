@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from container.tables.values import contiguous
 
@@ -29,15 +30,17 @@ class DuplicateIds:
 
     def add(self, column: pa.Array | pa.ChunkedArray) -> None:
         """Count a batch of ids; null is not an id. [R]"""
-        from pandas.util import hash_array  # the import takes 0.3 s, which workers of a training job would spend too
-
         ids = contiguous(column).cast(pa.string()).drop_null()
-        if not len(ids):
+        if len(ids):
+            self.add_hashes(_hashes(ids), ids)
+
+    def add_hashes(self, hashes: np.ndarray, ids: pa.Array | None = None) -> None:
+        """Count a batch by hashes of its content; with the ids themselves, one of them can become the example. [R]"""
+        if not len(hashes):
             return
-        cells = ids.to_numpy(zero_copy_only=False).astype(object)
-        hashes = hash_array(cells, categorize=False)  # pyright: ignore[reportCallIssue] - pandas.util loads it without a type
+        ids = pa.nulls(len(hashes), pa.string()) if ids is None else ids
         self._pending.append((hashes, ids))
-        self._num_pending += len(ids)
+        self._num_pending += len(hashes)
         if self._num_pending > max(PENDING_LIMIT, len(self._seen) // 8):
             self._settle()
 
@@ -51,13 +54,15 @@ class DuplicateIds:
         if not self._pending:
             return
         hashes = np.concatenate([part for part, _ in self._pending])
-        if self.example is None:
+        watched = np.concatenate([self._seen, hashes])
+        watched = np.sort(watched[self._is_watched(watched)])
+        distinct = watched[np.append(watched[1:] != watched[:-1], True)]  # np.unique takes ten times as long
+        repeats = len(watched) - len(distinct)
+        if repeats and self.example is None:
             self._find_example(hashes)
         self._pending, self._num_pending = [], 0
-        watched = np.concatenate([self._seen, hashes])
-        watched = watched[self._is_watched(watched)]
-        self._seen = np.unique(watched)
-        self._repeats += len(watched) - len(self._seen)
+        self._seen = distinct
+        self._repeats += repeats
         while len(self._seen) > self.limit:
             self.skipped_bits += 1
             self._repeats //= 2
@@ -72,6 +77,19 @@ class DuplicateIds:
         repeated = watched[first[(counts > 1) | np.isin(distinct, self._seen)]]
         if len(repeated):
             self.example = pa.chunked_array([ids for _, ids in self._pending])[int(repeated.min())].as_py()
+
+
+def content_hashes(table: pa.Table) -> np.ndarray:
+    """Return a hash of the text of each row, equal for equal cells, independent of the order of columns. [R] uint64"""
+    texts = [pc.cast(contiguous(table[name]), pa.string()) for name in sorted(table.column_names)]
+    return _hashes(pc.binary_join_element_wise(*texts, "\x1f", null_handling="replace", null_replacement=""))
+
+
+def _hashes(texts: pa.Array) -> np.ndarray:
+    from pandas.util import hash_array  # the import takes 0.3 s, which workers of a training job would spend too
+
+    cells = texts.to_numpy(zero_copy_only=False).astype(object)
+    return hash_array(cells, categorize=False)  # pyright: ignore[reportCallIssue] - pandas.util loads it without a type
 
 
 def count_shared(parts: Sequence[DuplicateIds]) -> int:

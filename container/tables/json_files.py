@@ -1,106 +1,108 @@
-"""Read JSON files, an array of objects or a sequence of objects, as a stream of string columns, as from CSV."""
+"""Read JSON files, an array of objects or a sequence of them, in two passes: the types of all rows, then the rows."""
 
 import codecs
 import io
 import json
-from collections.abc import Callable, Iterator, Sequence
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
-from container.tables.channel_files import check_names, open_plain
-from container.tables.column_types import replace_surrogates
-from container.tables.values import written_float
+from container.tables.column_types import joined
+from container.tables.object_columns import class_of, column_of, common_type
+from container.tables.records import flat
+from container.tables.table_file import TableFile, check_names, open_plain
 from contracts.errors import ContractError, first_line, shown
 from contracts.json_text import InterruptibleDecoder, JsonDecoder
 
-HEAD_ROWS = 1000  # rows that name the columns
 BLOCK_BYTES = 1 << 20
 ROW_BYTES = 4 << 20
 _SHOWN_BYTES = 40
 _BETWEEN = " \t\r\n,"
-# Numbers keep their digits: as categories, 1.10 and 1.1 differ. NaN is a missing value.
-_PARSERS: dict[str, Callable[[str], Any]] = {
-    "parse_float": written_float,
-    "parse_int": str,
-    "parse_constant": lambda name: None if name == "NaN" else name,
-}
-_ROW_DECODER = JsonDecoder(**_PARSERS)
-REQUEST_DECODER = InterruptibleDecoder(**_PARSERS)
+# An object with single values, and the list of the rows under a name that web services use.
+_WRAPPER = re.compile(
+    r"""\{\s*(?:"[^"\\]*"\s*:\s*(?:"[^"\\]*"|[\w.+-]+)\s*,\s*)*"""
+    r""""(?:data|records|rows|items|results?|values?|entries|documents|instances)"\s*:\s*\[(?=\s*\{)"""
+)
+_WRAPPER_END = re.compile(r"\s*(?:,.*)?\}\s*", re.DOTALL)
+_MOST_DIGITS = 15  # of a whole number that is one; a longer one is the text of its digits
 
 
-def json_cell_kinds(path: Path) -> dict[str, set[bool]]:
-    """Return the keys of the first HEAD_ROWS rows in order of appearance, each with the kinds of its cells.
-
-    The kind of a list or an object is True, that of a single value False; null has none.
-    """
-    kinds: dict[str, set[bool]] = {}
-    for number, row in enumerate(_rows(path)):
-        if number == HEAD_ROWS:
-            break
-        for name, value in row.items():
-            of_column = kinds.setdefault(name, set())
-            if value is not None:
-                of_column.add(isinstance(value, list | dict))
-    check_names(list(kinds), path)
-    return kinds
+def _whole(text: str) -> int | str:
+    return int(text) if len(text) <= _MOST_DIGITS else text
 
 
-def json_batches(
-    path: Path, columns: Sequence[str], known: Sequence[str], *, rows_per_batch: int
-) -> Iterator[pa.RecordBatch]:
-    """Yield the rows as string columns; an absent key is null.
-
-    Args:
-        known: every key that a row may have.
-
-    Raises:
-        ContractError: damaged JSON, a row that is not an object, an unknown key, a nested cell.
-    """
-    schema = pa.schema([(name, pa.string()) for name in columns])
-    allowed = set(known)
-    pending: list[dict[str, Any]] = []
-    first = 1
-    for number, row in enumerate(_rows(path), start=1):
-        if not row.keys() <= allowed:
-            extra = next(key for key in row if key not in allowed)
-            raise ContractError(
-                f"{path}: row {number} has the key {extra!r}, which is not a column of the table",
-                f"The columns are {', '.join(map(repr, known))}. Name every column in the signature, or in one of "
-                f"the first {HEAD_ROWS} rows.",
-            )
-        pending.append(row)
-        if len(pending) == rows_per_batch:
-            yield _batch(pending, schema, path, first)
-            pending, first = [], number + 1
-    if pending:
-        yield _batch(pending, schema, path, first)
+def _constant(name: str) -> float | None:
+    return None if name == "NaN" else float(name)
 
 
-def _batch(rows: Sequence[dict[str, Any]], schema: pa.Schema, path: Path, first: int) -> pa.RecordBatch:
-    arrays = []
-    for name in schema.names:
-        values = [row.get(name) for row in rows]
-        try:
-            arrays.append(pa.array(values, pa.string()))
-        except (pa.ArrowException, UnicodeEncodeError):  # some are not strings, or have lone surrogates
-            cells = [_cell(value, name, path, number) for number, value in enumerate(values, start=first)]
-            arrays.append(pa.array(cells, pa.string()))
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+_ROW_DECODER = JsonDecoder(parse_int=_whole, parse_constant=_constant)
+REQUEST_DECODER = InterruptibleDecoder(parse_int=_whole, parse_constant=_constant)
 
 
-def _cell(value: Any, name: str, path: Path, number: int) -> str | None:
-    if value is None:
-        return None
-    if isinstance(value, str):
-        return replace_surrogates(value)
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    raise ContractError(
-        f"{path}: row {number}, column {name!r} contains a {type(value).__name__}, not a single value",
-        "Give the column one text or number per row, or remove it from every row.",
-    )
+class File(TableFile):
+    """A JSON file: an array of objects, or objects one after the other."""
+
+    converts = True
+
+    @cached_property
+    def _classes(self) -> dict[str, set[type]]:
+        """Each name of all rows with the classes of its values."""
+        classes: dict[str, set[type]] = {}
+        first: dict[str, int] = {}  # the row of the first value
+        for number, row in enumerate(self._rows(), start=1):
+            for name, value in row.items():
+                classes.setdefault(name, set()).add(class_of(value))
+                if value is not None:
+                    first.setdefault(name, number)
+        objects = {name.rpartition(".")[0]: name for name in classes if "." in name}
+        for name in list(classes):
+            if name in objects and classes[name] <= {type(None)}:  # an object that some rows lack
+                del classes[name]
+            elif name in objects and objects[name] in first:
+                raise ContractError(
+                    f"{self.path}: {name!r} is an object in row {first[objects[name]]}, "
+                    f"and a single value in row {first[name]}",
+                    "Write an object or a value in every row, or leave it out where it is another one.",
+                )
+        check_names(list(classes), self.path)
+        return classes
+
+    def _rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows with a dotted name for each value in an object, and a text for each list of single values."""
+        for number, row in enumerate(_rows(self.path), start=1):
+            if not any(isinstance(value, dict | list) for value in row.values()):
+                yield row
+                continue
+            try:
+                yield {name: joined(value) for name, value in flat(row).items()}
+            except ContractError as error:
+                raise ContractError(f"{self.path}: row {number}: {error.cause}", error.fix) from None
+
+    def schema(self) -> pa.Schema:
+        return pa.schema([(name, common_type(classes)) for name, classes in self._classes.items()])
+
+    def batches(self, schema: pa.Schema, *, rows: int) -> Iterator[pa.RecordBatch]:
+        numbered = enumerate(self._rows(), start=1)
+        while pending := list(islice(numbered, rows)):
+            cells = [
+                column_of([self._cell(row.get(field.name), field.name, number) for number, row in pending], field.type)
+                for field in schema
+            ]
+            yield pa.RecordBatch.from_arrays(cells, schema=schema)
+
+    def _cell(self, value: Any, name: str, number: int) -> Any:
+        if not isinstance(value, list):
+            return value
+        raise ContractError(
+            f"{self.path}: row {number}, column {name!r} contains a list of objects or of lists",
+            "Give the column one text or number per row, or remove it from every row.",
+        )
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:
@@ -131,10 +133,14 @@ class _Objects:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         in_array = self._next() == "["
         self._at += in_array
+        is_wrapped = not in_array and self._enter_wrapper()
+        in_array |= is_wrapped
         one_per_line = not in_array  # until a line is not an object
         while found := self._next():
             if in_array and found == "]":
                 self._at += 1
+                if is_wrapped and _WRAPPER_END.fullmatch(self._buffer[self._at :] + self._text.read()):
+                    return
                 if self._next():
                     raise self._error("text follows the end of the array", "Write an array, or an object per line.")
                 return
@@ -149,6 +155,18 @@ class _Objects:
             yield self._row()
         if in_array:
             raise self._error(f"the array has no end after row {self._number}", "Write the file again.")
+
+    def _enter_wrapper(self) -> bool:
+        """Go to the rows of a file that is one object with a list of them, {"data": [...]}; return whether it is."""
+        if not (found := _WRAPPER.match(self._buffer, self._at)):
+            return False
+        with suppress(ValueError):
+            _, end = _ROW_DECODER.raw_decode(self._buffer, self._at)
+            self._buffer += self._text.read(BLOCK_BYTES)
+            if self._buffer[end:].strip(_BETWEEN):  # objects follow each other
+                return False
+        self._at = found.end()
+        return True
 
     def _next(self) -> str:
         """Return the next character that is not between rows; "" at the end of the file."""

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
 from decimal import Decimal
 from enum import Enum
@@ -15,7 +15,9 @@ from container.tables.channel_files import Origin, check_names
 from container.tables.column_types import (
     NESTED_CELLS,
     decode,
+    flat_table,
     invalid_values,
+    joined,
     plain_type,
     refused_cells,
     replace_surrogates,
@@ -39,8 +41,9 @@ def records_to_table(records: Any, columns: Sequence[str] = (), *, first: int = 
 
     A key that a dict lacks is null, whatever the other dicts have. A column of mixed types (1, "1") is read as strings,
     as from a CSV file, a member of an Enum as its value. Lone surrogates, which JSON can represent and UTF-8 cannot,
-    become U+FFFD in values. Columns have the types of `decode`. One with lists, arrays, dicts or bytes has another
-    type, so that only code that needs it refuses it, with check_single_values.
+    become U+FFFD in values. A list of single values is their text, and a column user.plan is the value "plan" of the
+    object "user". Columns have the types of `decode`. One with other lists, dicts or bytes has another type, so that
+    only code that needs it refuses it, with check_single_values.
 
     Args:
         columns: the columns to take from dicts, if not all; a dict without any of them is an error. Names have their
@@ -77,6 +80,7 @@ def _from_arrow(table: pa.Table, columns: Sequence[str], *, first: int) -> pa.Ta
         with errors:
             _check_values(column, name, first=first)
     errors.raise_first()
+    table = flat_table(table, kept=columns)
     cells = [_plain(column, each) for column, each in zip(table.columns, table.schema)]
     return pa.table(cells, names=as_named(table.column_names, columns)) if cells else table
 
@@ -123,7 +127,30 @@ def _named_rows(
     if (named := as_named(list(names), columns)) != list(names):
         of_name = dict(zip(names, named))
         rows = [{of_name[name]: value for name, value in row.items()} for row in rows]
+    if any("." in name and name not in names for name in columns):
+        rows = [flat(row, kept=columns) for row in rows]
     return rows, dict.fromkeys(columns) or names
+
+
+def flat(row: Mapping[str, Any], *, kept: Collection[str] = ()) -> dict[str, Any]:
+    """Return a record with the dotted name of each value in an object: user.plan for {"user": {"plan": "pro"}}.
+
+    Args:
+        kept: names of values that are not taken apart.
+
+    Raises:
+        ContractError: two values have one name.
+    """
+    values: dict[str, Any] = {}
+    for name, value in row.items():
+        inner = {name: value}
+        if isinstance(value, Mapping) and name not in kept:
+            inner = flat({f"{name}.{key}": each for key, each in value.items()}, kept=kept)
+        for key, each in inner.items():
+            if key in values:
+                raise ContractError(f"has two values of the name {key!r}", "Give each value another name.")
+            values[key] = each
+    return values
 
 
 def check_single_values(column: pa.Array | pa.ChunkedArray, name: str, *, origin: Origin) -> None:
@@ -177,7 +204,7 @@ def _series(column: Any) -> pa.Array | pa.ChunkedArray:
 
 
 def _column(values: list[Any]) -> pa.Array:
-    values = [None if _is_missing(value) else value for value in values]
+    values = [joined(None if _is_missing(value) else _listed(value)) for value in values]
     classes = set(map(type, values))
     if any(issubclass(kind, Enum) for kind in classes):
         return _column([value.value if isinstance(value, Enum) else value for value in values])
@@ -191,7 +218,7 @@ def _column(values: list[Any]) -> pa.Array:
     try:
         return _alike(values)
     except (pa.ArrowException, TypeError, OverflowError, UnicodeEncodeError):
-        return pa.array([None if value is None else _written(value) for value in values])
+        return pa.array([None if value is None else written(value) for value in values])
 
 
 def _refused(kind: type) -> str | None:
@@ -211,7 +238,7 @@ def _alike(values: list[Any]) -> pa.Array:
     return pa.array(values)
 
 
-def _written(value: Any) -> str | None:
+def written(value: Any) -> str | None:
     """Return a value of a column of mixed types as the text it has in a column of one type."""
     if isinstance(value, str):
         return replace_surrogates(value)
@@ -222,6 +249,10 @@ def _written(value: Any) -> str | None:
     except (pa.ArrowException, TypeError, OverflowError):  # a larger integer, or a class without an Arrow type
         # Python writes at most 4300 digits of an integer.
         return replace_surrogates(f"{Decimal(value):f}" if isinstance(value, int) else str(value))
+
+
+def _listed(value: Any) -> Any:
+    return value.tolist() if isinstance(value, np.ndarray) else list(value) if isinstance(value, tuple) else value
 
 
 def _is_missing(value: Any) -> bool:

@@ -10,22 +10,21 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from container.tables.channel_files import DELIMITERS
 from container.tables.column_types import is_text
 from container.tables.values import keys
 from contracts.atomic_files import AtomicFile
 from contracts.errors import ContractError, shown
+from contracts.table_formats import OF_SUFFIX, WRITTEN_SUFFIXES
 
-SUFFIXES = (*(f".{name}" for name in DELIMITERS), ".parquet", ".jsonl", ".json")
 ROWS_PER_GROUP = 65_536
 BYTES_PER_GROUP = 16 << 20
 
 
 def check_output(path: Path) -> None:
     """Raise ContractError where a file's name shows no format that can be written, or its folder is missing."""
-    if path.suffix not in SUFFIXES:
+    if path.suffix not in WRITTEN_SUFFIXES:
         raise ContractError(
-            f"{path}: the file name does not show the format", f"End it with one of {', '.join(SUFFIXES)}."
+            f"{path}: the file name does not show the format", f"End it with one of {', '.join(WRITTEN_SUFFIXES)}."
         )
     if not path.absolute().parent.is_dir():
         raise ContractError(f"{path.absolute().parent}: is not a folder", "Create it, or correct the path.")
@@ -42,7 +41,7 @@ class TableWriter:
         """Open the file.
 
         Args:
-            path: ends with one of SUFFIXES.
+            path: ends with the suffix of a format.
 
         Raises:
             ContractError: the format does not support the name or the type of a column.
@@ -52,10 +51,11 @@ class TableWriter:
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
         self._pending_bytes = 0
+        table_format = OF_SUFFIX[path.suffix]
+        file_format, self._is_text = table_format.name, bool(table_format.delimiter)
         self._check_text(pa.array(schema.names, pa.string()), "the header")
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = AtomicFile(path)
-        file_format = path.suffix[1:]
         convert = _CONVERTED.get(file_format, _text_type)
         self._schema = pa.schema([each.with_type(convert(each.type)) for each in schema], metadata=schema.metadata)
         try:
@@ -63,8 +63,8 @@ class TableWriter:
                 self._writer: pq.ParquetWriter | pa_csv.CSVWriter | _JsonLinesWriter = pq.ParquetWriter(
                     self._file.temporary, self._schema
                 )
-            elif file_format in DELIMITERS:
-                options = pa_csv.WriteOptions(delimiter=DELIMITERS[file_format], quoting_style="needed")
+            elif self._is_text:
+                options = pa_csv.WriteOptions(delimiter=table_format.delimiter, quoting_style="needed")
                 self._writer = pa_csv.CSVWriter(self._file.temporary, self._schema, write_options=options)
             else:
                 self._writer = _JsonLinesWriter(self._file.temporary)
@@ -107,7 +107,7 @@ class TableWriter:
 
     def _check_text(self, cells: pa.Array | pa.ChunkedArray, place: str) -> None:
         """Raise ContractError where a text cannot be read from CSV."""
-        if self.path.suffix[1:] not in DELIMITERS or not is_text(cells.type):
+        if not self._is_text or not is_text(cells.type):
             return
         has_nul = pc.match_substring(cells, pattern="\0")
         if pc.any(has_nul).as_py():
@@ -145,9 +145,7 @@ def _json_type(kind: pa.DataType) -> pa.DataType:
     return kind if pa.types.is_floating(kind) else _text_type(kind)
 
 
-_CONVERTED: dict[str, Callable[[pa.DataType], pa.DataType]] = {
-    "parquet": lambda kind: kind, "json": _json_type, "jsonl": _json_type,
-}  # fmt: skip
+_CONVERTED: dict[str, Callable[[pa.DataType], pa.DataType]] = {"parquet": lambda kind: kind, "jsonl": _json_type}
 
 
 class _JsonLinesWriter:

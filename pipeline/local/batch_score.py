@@ -23,8 +23,9 @@ from contracts.errors import shown
 from contracts.input_files import files_below
 from contracts.paths import DEFAULT_ROOT, JobPaths
 from contracts.ports import free_port
-from contracts.serving import CSV, JSON_LINES, PORT
+from contracts.serving import CSV, PORT
 from contracts.steps import ARCHIVED_MODEL, BATCH_SCORE
+from contracts.table_formats import MEDIA_TYPES
 from pipeline.config import BatchScore
 from pipeline.json_path import Select, compile_path
 from pipeline.local.cache import StepDirectory
@@ -74,7 +75,6 @@ def serving(
 
 GIVEN, JOINED = "SageMakerInput", "SageMakerOutput"  # keys of a joined record: of one that is no object, of the scores
 _DIGITS = re.compile(r'"\\u0000([-+.eE0-9]+)\\u0000"')  # a number with a point or an exponent keeps its digits
-_FORMATS = {".csv": CSV, ".jsonl": JSON_LINES}
 csv.field_size_limit(sys.maxsize)  # 131,072 characters by default
 
 
@@ -210,7 +210,7 @@ def score(
     files = [records] if records.is_file() else files_below(records).files
     home = records.parent if records.is_file() else records
     for path in files:
-        other = _FORMATS.get(path.suffix, config.content_type)
+        other = MEDIA_TYPES.get(path.suffix, config.content_type)
         if other != config.content_type:
             cause = f"{path}: its name shows {other}, but batch_score.content_type is {config.content_type}"
             cause = f"{cause}. Set content_type to {other}, or rename the file."

@@ -48,7 +48,7 @@ def settings(paths: JobPaths) -> dict[str, Any]:
 
 
 def split(paths: JobPaths, name: str) -> pd.DataFrame:
-    return pd.read_csv(paths.channel(name) / f"{name}.csv", dtype=str, keep_default_na=False)
+    return pd.read_parquet(paths.channel(name) / f"{name}.parquet").fillna("").astype(str)
 
 
 def test_the_settings_and_the_page_say_what_the_table_is(tmp_path, capsys):
@@ -452,5 +452,5 @@ def test_a_table_that_pandas_saved_with_its_index_trains_without_a_change(tmp_pa
     run_train(paths)
     page = (paths.output_data / "report.html").read_text()
     assert "Of the raw table, init warned: val has " in page
-    predictions = pd.read_csv(paths.output_data / "val_predictions.csv")
+    predictions = pd.read_parquet(paths.output_data / "val_predictions.parquet")
     assert predictions["row"].tolist() == list(range(20))

@@ -56,7 +56,7 @@ def test_a_parquet_table_keeps_its_types(tmp_path: Path) -> None:
 
 def test_a_column_of_lists_is_left_out(tmp_path: Path) -> None:
     frame = orders(5)
-    frame.assign(tags=[["a"]] * 5).to_parquet(input_folder(tmp_path, "load-data", "input_data") / "t.parquet")
+    frame.assign(tags=[[["a"]]] * 5).to_parquet(input_folder(tmp_path, "load-data", "input_data") / "t.parquet")
     run_step(tmp_path, "load-data")
     assert written(tmp_path, "SIGNATURE", "signature.json") == list(frame.columns)
 
@@ -85,3 +85,13 @@ def test_a_header_alone_is_no_table(tmp_path: Path) -> None:
     orders(0).to_csv(input_folder(tmp_path, "load-data", "input_data") / "table.csv", index=False)
     run_step(tmp_path, "load-data", expect=1)
     assert message(tmp_path).endswith("has no rows")
+
+
+def test_a_table_of_a_spreadsheet_program_is_read_as_init_reads_it(tmp_path: Path) -> None:
+    frame = orders(5).assign(seller="Müller;")
+    folder = input_folder(tmp_path, "load-data", "input_data")
+    frame.to_csv(folder / "table.csv", index=False, sep=";", encoding="cp1252")
+    run_step(tmp_path, "load-data")
+    read = pd.read_csv(parts(tmp_path)[0], dtype=str, keep_default_na=False)
+    assert read["seller"].tolist() == ["Müller;"] * 5
+    assert read["chat"].tolist() == frame["chat"].tolist()

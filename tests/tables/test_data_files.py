@@ -105,7 +105,7 @@ def test_what_the_jobs_user_may_not_read_is_an_error(channel: Path, hidden: str)
     assert f"ContractError: {Path(channel.name, hidden)}: cannot be read: permission denied" in done.stderr
 
 
-def test_ignored_names_are_logged_once(channel: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_ignored_names_but_those_of_spark_are_logged_once(channel: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in (".DS_Store", "_SUCCESS", "_tmp", "Thumbs.db", "a.csv~", "~$a.csv"):
         (channel / name).touch()
     (channel / ".broken").symlink_to("gone")
@@ -113,7 +113,7 @@ def test_ignored_names_are_logged_once(channel: Path, caplog: pytest.LogCaptureF
         assert [path.name for path in find_data_files(channel)] == ["a.csv"]
     assert [record.message for record in caplog.records] == [
         f"{channel}: ignored, because the name begins with . or _, or is one of a system's files: "
-        ".DS_Store, .broken, Thumbs.db, _SUCCESS, _tmp, a.csv~, ~$a.csv."
+        ".DS_Store, .broken, Thumbs.db, _tmp, a.csv~, ~$a.csv."
     ]
 
 

@@ -261,7 +261,7 @@ def _parts(step: StepRun, hosts: Topology) -> tuple[PartFiles, PartFiles]:
                 "Use one instance, or set DATA to FullyReplicated, or split by hash.",
             )
         return parts, parts
-    return parts, replace(parts, files=parts.files[hosts.rank :: hosts.size])
+    return parts, replace(parts, sources=parts.sources[hosts.rank :: hosts.size])
 
 
 def _role_columns(settings: TabularPreprocessingSettings) -> list[str]:

@@ -1,0 +1,147 @@
+"""Read workbooks (.xlsx, .xls, .ods): one sheet, whose cells have types, without a banner above and a total below."""
+
+import re
+import zipfile
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+from typing import Any
+
+import pyarrow as pa
+
+from container.tables.content import not_a_table
+from container.tables.object_columns import class_of, column_of, common_type
+from container.tables.reading import Reading
+from container.tables.table_file import TableFile
+from contracts.errors import ContractError, first_line, shown
+
+_TOTALS = re.compile(r"(grand |sub)?(totals?|sum|summe|gesamt\w*|insgesamt|totale|totaal)\b", re.IGNORECASE)
+_LONGEST_BANNER = 50  # rows
+_WIDE = 0.5  # of the widest row's cells, from which a row may be the header
+_FORMULA = re.compile(rb'<c r="([A-Z]+)([0-9]+)"[^>]*>\s*<f\b[^>]*?(?:/>|>[^<]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>')
+
+
+class File(TableFile):
+    """A sheet of a workbook, the first or that of the reading."""
+
+    converts = True
+
+    def schema(self) -> pa.Schema:
+        header, rows = self._table
+        classes = [{class_of(row[i]) for row in rows} for i in range(len(header))]
+        return pa.schema([(name, common_type(found)) for name, found in zip(header, classes)])
+
+    def batches(self, schema: pa.Schema, *, rows: int) -> Iterator[pa.RecordBatch]:
+        header, cells = self._table
+        places = [header.index(name) for name in schema.names]
+        for start in range(0, len(cells), rows):
+            columns = [
+                column_of([row[place] for row in cells[start : start + rows]], field.type)
+                for place, field in zip(places, schema)
+            ]
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def count_rows(self) -> int:
+        return len(self._table[1])
+
+    @cached_property
+    def _table(self) -> tuple[list[str], list[list[Any]]]:
+        """The header, and the rows below it."""
+        sheet, rows = self._sheet()
+        filled = [sum(value is not None for value in row) for row in rows]
+        widest = max(filled, default=0)
+        if not widest:
+            raise ContractError(f"{self.path}: the sheet is empty", "Name another sheet by --sheet.")
+        header = next(i for i, count in enumerate(filled) if count > _WIDE * widest)
+        if header > _LONGEST_BANNER:
+            raise ContractError(
+                f"{self.path}: the sheet has {header} rows above the first one that may be a header",
+                "Remove them, so that the sheet begins with the names of the columns.",
+            )
+        columns = [i for i in range(len(rows[header])) if any(row[i] is not None for row in rows[header:])]
+        unnamed = [i for i in columns if rows[header][i] is None]
+        if unnamed:
+            raise ContractError(
+                f"{self.path}: row {header + 1}: the header has no name for column {unnamed[0] + 1}",
+                "Give every column a name in one row, without merged cells.",
+            )
+        end = self._end(rows, filled, header, columns)
+        if above := [row for row in rows[:header] if any(value is not None for value in row)]:
+            self.notes.append(f"left out above the header in row {header + 1}: {_shown(above)}")
+        if below := [row for row in rows[end:] if any(value is not None for value in row)]:
+            self.notes.append(f"left out below the table: {_shown(below)}")
+        names = [str(rows[header][i]).strip() for i in columns]
+        self._check_formulas(sheet, header + 1, end)
+        return names, [[rows[i][k] for k in columns] for i in range(header + 1, end) if filled[i]]
+
+    def _end(self, rows: Sequence[Sequence[Any]], filled: Sequence[int], header: int, columns: Sequence[int]) -> int:
+        """Return the number of the row after the last one of the table: before totals and remarks."""
+        end = len(rows)
+        while end > header + 1:
+            texts = [value for value in rows[end - 1] if isinstance(value, str)]
+            is_total = any(_TOTALS.match(text.strip()) for text in texts[:1]) and filled[end - 1] < len(columns)
+            is_remark = filled[end - 1] <= 1 < len(columns)
+            if filled[end - 1] and not is_total and not is_remark:
+                break
+            end -= 1
+        return end
+
+    def _sheet(self) -> tuple[int, list[list[Any]]]:
+        """Return the number of the sheet, and its rows; None where a cell is empty."""
+        try:
+            from python_calamine import CalamineError, CalamineWorkbook, PasswordError
+        except ImportError:
+            raise ContractError(
+                f"{self.path}: reading workbooks needs python-calamine, which is not installed",
+                "Install it with pip install 'text-table-trainer[files]', or save the sheet as CSV UTF-8.",
+            ) from None
+        wanted = None if self.reading is None else self.reading.sheet
+        try:
+            workbook = CalamineWorkbook.from_path(str(self.path))
+            names = workbook.sheet_names
+            name = wanted if wanted in names else names[0]
+            if wanted is not None and wanted not in names:
+                raise ContractError(
+                    f"{self.path}: has no sheet {wanted!r}", f"Its sheets: {', '.join(map(repr, names))}."
+                )
+            rows = workbook.get_sheet_by_name(name).to_python(skip_empty_area=False)
+        except PasswordError:
+            raise ContractError(
+                f"{self.path}: is protected by a password",
+                "Save it without a password, or save the sheet as CSV UTF-8.",
+            ) from None
+        except (CalamineError, OSError) as error:
+            if self.path.read_bytes()[:4] not in (b"PK\x03\x04", b"\xd0\xcf\x11\xe0"):
+                raise not_a_table(self.path) from None
+            raise ContractError(
+                f"{self.path}: cannot be read as a workbook: {first_line(error)}", "Save it again as .xlsx."
+            ) from error
+        if len(names) > 1:
+            others = ", ".join(repr(other) for other in names if other != name)
+            self.notes.append(f"read the sheet {name!r}; --sheet names another one of: {others}")
+        self.found = Reading(sheet=name if wanted else None)
+        return names.index(name), [[_value(value) for value in row] for row in rows]
+
+    def _check_formulas(self, sheet: int, first: int, end: int) -> None:
+        """Raise ContractError where a row has a formula without the value that a program computed."""
+        part = f"xl/worksheets/sheet{sheet + 1}.xml"
+        if not zipfile.is_zipfile(self.path):
+            return
+        with zipfile.ZipFile(self.path) as archive:
+            content = archive.read(part) if part in archive.namelist() else b""
+        for cell in _FORMULA.finditer(content):
+            if first < int(cell[2]) <= end:
+                raise ContractError(
+                    f"{self.path}: cell {cell[1].decode()}{cell[2].decode()} has a formula, but not its value",
+                    "Open the workbook in a spreadsheet program and save it, so that the values are stored.",
+                )
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, float) and value.is_integer() and abs(value) < 2**53:
+        return int(value)
+    return None if isinstance(value, str) and not value.strip() else value
+
+
+def _shown(rows: Sequence[Sequence[Any]]) -> str:
+    texts = [shown(" ".join(str(value) for value in row if value is not None)) for row in rows]
+    return ", ".join(texts[:3]) + (f" and {len(texts) - 3} more rows" if len(texts) > 3 else "")
