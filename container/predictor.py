@@ -19,7 +19,7 @@ from container.data.records import RecordArrays
 from container.decision.decision import Decision
 from container.errors import RecordTooLongError
 from container.model_files import check_model_files
-from container.preprocessing.risk_tables import MISSING, category_keys
+from container.preprocessing.risk_tables import MISSING
 from container.preprocessing.transform import Preprocessor
 from container.tables.channel_files import Origin
 from container.tables.records import records_to_table
@@ -193,7 +193,7 @@ class Predictor:
             if name in self._warned or count < _FEWEST_VALUES / 2:
                 continue
             known = pa.array(fitted.risk_tables[name].risk, pa.string())
-            values = category_keys(table[name], fitted.kinds[name])
+            values = fitted.categories(table[name], name)
             values = values.filter(pc.not_equal(values, MISSING))
             unknown = values.filter(pc.invert(pc.is_in(values, value_set=known)))
             if len(values) >= _FEWEST_VALUES and 2 * len(unknown) >= len(values):
@@ -336,7 +336,8 @@ class Predictor:
         if len(indices) < 2:
             yield from ([i] for i in range(len(indices)))
             return
-        shapes = np.array([part.padded_shapes(i) for part, i in zip(records, indices)])  # [N, texts, 2]
+        shapes = np.array([part.padded_shapes(i) for part, i in zip(records, indices)])
+        shapes = shapes.reshape(len(indices), -1, 2)  # [N, texts, 2]
         sizes = shapes.prod(axis=2).sum(axis=1)  # [N]
         batch: list[int] = []
         largest, tokens = shapes[0], 0

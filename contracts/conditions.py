@@ -24,7 +24,7 @@ def not_overridden(name: str) -> Need:
     def holds(hp: Any) -> bool:
         return any(getattr(hp, f"{field.role}_{name}", None) is None for field in hp.text_fields)
 
-    return _when(holds, otherwise="both texts override it")
+    return _when(holds, otherwise="every text overrides it, or there is none")
 
 
 def pretrained(name: str) -> Need:
@@ -55,8 +55,9 @@ AUTOCAST = _when(lambda hp: hp.bf16 or hp.fp16, otherwise="bf16 and fp16 are fal
 
 ONE_TEXT = _when(
     lambda hp: hp.architecture.num_texts == 1,
-    otherwise="with two texts, primary_text_processing_steps and secondary_text_processing_steps apply",
+    otherwise="it is for one text; two have primary_text_processing_steps and secondary_text_processing_steps",
 )
+TEXTS = _when(lambda hp: hp.architecture.num_texts > 0, otherwise="the model class reads no text")
 TRUNCATES = _when(lambda hp: hp.chunk_trancate, otherwise="chunk_trancate is false")
 NEVER_PADS = _when(lambda _hp: False, otherwise="batches are packed, without padding")
 

@@ -75,7 +75,7 @@ def _check_lora(hp: Hyperparameters) -> None:
         return
     if hp.architecture.encoder != "transformer":
         raise ContractError(
-            f"lora_rank: is {hp.lora_rank}, but {hp.architecture.name} reads words and has no layers to adapt",
+            f"lora_rank: is {hp.lora_rank}, but {hp.architecture.name} has no transformer to adapt",
             "Set lora_rank to 0, or choose a model_class with a transformer.",
         )
     for field in hp.text_fields:
@@ -143,10 +143,10 @@ def used_columns(hp: Hyperparameters) -> dict[str, list[str]]:
 
 
 def _check_columns(hp: Hyperparameters) -> None:
-    needed = _ONE_TEXT if hp.architecture.num_texts == 1 else _TWO_TEXTS
-    expectation = f"but model_class {hp.model_class!r} reads {' and '.join(needed)}"
+    needed = ((), _ONE_TEXT, _TWO_TEXTS)[hp.architecture.num_texts]
+    expectation = f"but model_class {hp.model_class!r} reads {' and '.join(needed) or 'no text'}"
     named = [name for name in (*_ONE_TEXT, *_TWO_TEXTS) if getattr(hp, name) is not None]
-    if named and not set(named) & set(needed):
+    if named and needed and not set(named) & set(needed):
         others = "one text, such as multimodal_bert" if needed == _TWO_TEXTS else f"two: {', '.join(TWO_TEXT_CLASSES)}"
         joined = "" if needed == _TWO_TEXTS else ", a column or a list of columns to join"
         raise ContractError(
@@ -169,6 +169,7 @@ def _check_columns(hp: Hyperparameters) -> None:
         ("number_format", hp.number_format, "tab_field_list"),
         ("date_format", hp.date_format, "date_field_list"),
         ("risk_tables", hp.risk_tables, "cat_field_list"),
+        ("category_part", hp.category_part, "cat_field_list"),
     ):
         unlisted = sorted(set(columns or ()) - set(getattr(hp, known)))
         if unlisted:

@@ -17,7 +17,7 @@ from contracts.settings.table import TableSettings
 from contracts.settings.text import TextSettings
 from contracts.settings.tracking import TrackingSettings
 from contracts.settings.training import TrainingSettings
-from contracts.text_fields import ModelTextField, resolve_text_field
+from contracts.text_fields import ROLES, ModelTextField, resolve_text_field
 from contracts.threshold_targets import ThresholdTarget, parse_threshold
 
 GROUPS: dict[str, type[Settings]] = {
@@ -85,8 +85,7 @@ class Hyperparameters(  # pydantic collects the fields from the last base to the
     @property
     def text_fields(self) -> tuple[ModelTextField, ...]:
         """Return the text columns that the model reads, in order, with overrides resolved."""
-        roles = ("text",) if self.architecture.num_texts == 1 else ("primary", "secondary")
-        return tuple(resolve_text_field(self, role) for role in roles)
+        return tuple(resolve_text_field(self, role) for role in ROLES[self.architecture.num_texts])
 
     @property
     def has_table(self) -> bool:

@@ -15,17 +15,17 @@ class ModelClass:
 
     Attributes:
         name: the canonical name.
-        num_texts: number of text fields, 1 or 2.
+        num_texts: number of text fields, 0 to 2.
         table: whether the class reads numeric and categorical columns.
         fusion: key of the fusion head in container/models/fusion.py.
-        encoder: encoder of a text; "lstm" and "cnn" read the word embeddings of a transformer.
+        encoder: encoder of each text; "lstm" and "cnn" read the word embeddings of a transformer.
     """
 
     name: str
     num_texts: int
     table: Literal["none", "optional", "needed"]
     fusion: str
-    encoder: Literal["transformer", "lstm", "cnn"] = "transformer"
+    encoder: Literal["transformer", "lstm", "cnn", "none"] = "transformer"
 
     @property
     def uses_table(self) -> bool:
@@ -33,6 +33,7 @@ class ModelClass:
 
 
 _CLASSES = (
+    ModelClass("tabular", 0, "needed", "concat_mlp", encoder="none"),
     ModelClass("bert", 1, "none", "text_only"),
     ModelClass("lstm", 1, "optional", "states", encoder="lstm"),
     ModelClass("multimodal_bert", 1, "optional", "concat"),

@@ -10,6 +10,7 @@ TextStep = Literal[
     "dialogue_splitter", "html_normalizer", "emoji_remover", "text_normalizer", "dialogue_chunker", "tokenizer"
 ]
 Role = Literal["text", "primary", "secondary"]
+ROLES: tuple[tuple[Role, ...], ...] = ((), ("text",), ("primary", "secondary"))  # by the number of texts
 FULL_TEXT_STEPS: tuple[TextStep, ...] = get_args(TextStep)
 EVENT_TEXT_STEPS: tuple[TextStep, ...] = ("dialogue_splitter", "text_normalizer", "dialogue_chunker", "tokenizer")
 

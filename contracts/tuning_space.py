@@ -58,7 +58,7 @@ def default_space(hp: Hyperparameters) -> Space:
 
     It has no setting without an effect, and no value that contradicts the other settings of `hp`.
     """
-    if hp.architecture.encoder != "transformer":
+    if hp.architecture.encoder in ("lstm", "cnn"):
         space = _WORDS
     elif all(field.tokenizer == FROM_SCRATCH for field in hp.text_fields):
         space = _RANDOM

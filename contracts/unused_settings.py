@@ -62,6 +62,6 @@ def _categories_left_out(hp: Hyperparameters) -> list[str]:
 
 def _encoder_settings_left_out(hp: Hyperparameters) -> list[str]:
     left_out = sorted(hp.encoder_config.keys() - _OF_WORD_EMBEDDINGS)
-    if not left_out or hp.architecture.encoder == "transformer":
+    if not left_out or hp.architecture.encoder in ("transformer", "none"):
         return []
     return [f"encoder_config: {left_out} have no effect: {hp.architecture.name} reads only the word embeddings."]

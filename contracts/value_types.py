@@ -14,6 +14,7 @@ _DEEPEST = 8  # levels of lists and objects in a value
 
 NumberFormat = Literal["1,234.5", "1.234,5"]
 NUMBER_FORMATS: tuple[NumberFormat, ...] = get_args(NumberFormat)
+CategoryPart = Literal["domain", "top_level_domain", "first_byte", "first_2", "first_3"]
 ISO = "2026-11-27"  # ISO 8601 in all its forms
 EPOCHS: dict[str, float] = {"epoch seconds": 1.0, "epoch milliseconds": 1000.0}  # per second
 # Of several that read all dates of a column, the first counts: 01/02/2026 has the month first, 01-02-2026 the day.

@@ -108,9 +108,9 @@ def hyperparameters(**values: Any) -> Hyperparameters:
         "dropout": 0.0,
         "fusion_dropout": 0.0,
     }
-    two = str(values.get("model_class", "")).startswith("trimodal")
-    defaults |= {"primary_text_name": "chat", "secondary_text_name": "events"} if two else {"text_name": "chat"}
     architecture = model_class(values.get("model_class", "bert"))
+    two = {"primary_text_name": "chat", "secondary_text_name": "events"}
+    defaults |= ({}, {"text_name": "chat"}, two)[architecture.num_texts]
     if architecture.table == "needed":
         defaults["tab_field_list"] = ["price"]
     if architecture.encoder != "transformer":
@@ -146,9 +146,9 @@ def packed_text(chunk_lengths: Sequence[Sequence[int]], *, seed: int = 0) -> Pac
 def packed_batch(
     *texts: Sequence[Sequence[int]], tabular_dim: int = 0, num_classes: int = 2, seed: int = 0
 ) -> PackedBatch:
-    """A batch of len(texts[0]) records with one chunk layout per text field."""
+    """A batch of len(texts[0]) records with one chunk layout per text field; without a text, of 4."""
     random = torch.Generator().manual_seed(seed)
-    num_records = len(texts[0])
+    num_records = len(texts[0]) if texts else 4
     return PackedBatch(
         texts=tuple(packed_text(chunks, seed=seed + place) for place, chunks in enumerate(texts)),
         tabular=torch.randn(num_records, tabular_dim, generator=random) * 3,

@@ -38,7 +38,7 @@ def text_variants(
         kept, which[index] = np.unique(coalitions[:, of_field], axis=0, return_inverse=True)
         fields.append([_texts(field, [parts[active[i]] for i, is_in in zip(of_field, row) if is_in]) for row in kept])
     columns: dict[str, pa.Array] = {}
-    count = max(map(len, fields))
+    count = max(map(len, fields), default=1)
     rows = list(zip_longest(*fields))
     for index, field in enumerate(fitted.text_fields):
         for place, column in enumerate(field.columns):

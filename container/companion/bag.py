@@ -69,9 +69,7 @@ class TokenBag:
 
 def token_counts(parts: Sequence[RecordArrays]) -> np.ndarray:
     """Return the number of tokens of each text. [N, n] float32"""
-    return np.concatenate(
-        [np.stack([np.diff(text.token_offsets) for text in part.texts], axis=1, dtype=np.float32) for part in parts]
-    )
+    return np.concatenate([part.token_counts for part in parts]).astype(np.float32)
 
 
 def _occurrences(text: TextArrays, vocabulary: int) -> tuple[np.ndarray, np.ndarray]:

@@ -111,13 +111,17 @@ def fit_companion(
     weights = np.asarray(class_weights)[labels] * stands_for[codes] * (of_records / of_records.mean())
     folds = _even_folds(units, codes, seed=seed)
     bags, terms = _terms(chosen, len(fields), columns=num_columns(len(classes)))
-    linear = fit_linear(terms, codes, weights=weights)
-    scores = out_of_fold(terms, codes, weights=weights, folds=folds).astype(np.float32)  # [N, S]
     tabular = np.concatenate([part.tabular for part in chosen])
     given = {"weights": weights, "folds": folds, "seed": seed}
-    trees = fit_trees(np.hstack([tabular, scores, token_counts(chosen)]), codes, **given)
-    table = fit_trees(tabular, codes, **given, sizes=[trees.held_out.leaves]) if tabular.shape[1] else None
-    uses_texts = table is None or _is_better(trees, table, codes, weights=weights)
+    if fields:
+        linear = fit_linear(terms, codes, weights=weights)
+        scores = out_of_fold(terms, codes, weights=weights, folds=folds).astype(np.float32)  # [N, S]
+        trees = fit_trees(np.hstack([tabular, scores, token_counts(chosen)]), codes, **given)
+        table = fit_trees(tabular, codes, **given, sizes=[trees.held_out.leaves]) if tabular.shape[1] else None
+    else:
+        linear = LinearText((), np.empty(0))
+        trees = table = fit_trees(tabular, codes, **given)
+    uses_texts = table is None or (bool(fields) and _is_better(trees, table, codes, weights=weights))
     if not uses_texts:
         assert table is not None
         trees = table
@@ -127,7 +131,7 @@ def fit_companion(
     )
     fitted = Fitted(companion, trees, table, classes, log_shares, rows, uses_texts, codes)
     checked = np.unique(np.linspace(0, len(rows) - 1, _CHECKED_ROWS).astype(np.int64))
-    scores = linear.scores([matrix[checked] for matrix in terms])
+    scores = linear.scores([matrix[checked] for matrix in terms]) if fields else np.empty((len(checked), 0))
     _check_graph(fitted, _take(chosen, checked), fields, linear=linear, scores=scores)
     return fitted
 
@@ -163,7 +167,7 @@ def _check_graph(
         scores: of `linear`. [R, S]
     """
     logits, found = predict(fitted.companion, records, fields)
-    largest = max(1.0, *(float(np.abs(weights).max()) for weights in linear.weights))
+    largest = max([1.0, *(float(np.abs(weights).max()) for weights in linear.weights)])
     tabular = np.concatenate([part.tabular for part in records])
     features = np.hstack([tabular, found, token_counts(records)]) if fitted.uses_texts else tabular
     expected = np.exp(fitted.all_classes(np.log(np.maximum(fitted.trees.probabilities(features), _TINY))))
@@ -192,7 +196,7 @@ def _chosen_rows(train: Sequence[RecordArrays], labels: np.ndarray, *, limit: in
     """
     usable = np.flatnonzero(labels >= 0)
     labels = labels[usable]
-    tokens = np.concatenate([sum(np.diff(text.token_offsets) for text in part.texts) for part in train])[usable]
+    tokens = np.concatenate([part.token_counts.sum(axis=1) for part in train])[usable]
     half = min(limit, int(MOST_TOKENS / max(1.0, tokens.mean()))) // 2
     of_each = half // len(np.unique(labels))
     order = hash_order(np.concatenate([part.row for part in train])[usable], seed=seed)

@@ -55,8 +55,8 @@ def predict(
     """Return the logits [N, K] and the scores [N, S] of the records of `parts`, computed as in serving."""
     logits, scores = [], []
     for part in parts:
-        shapes = np.concatenate([text.shapes() for text in part.texts], axis=1)
-        order = np.lexsort(shapes.T[::-1])  # similar shapes need little padding
+        shapes = part.shapes
+        order = np.lexsort((part.row, *shapes.T[::-1]))  # similar shapes need little padding
         found = [companion(onnx_inputs(texts, part.take(some))) for some in _batches(shapes, order)]
         back = np.argsort(order)
         for kept, columns in zip((logits, scores), zip(*found), strict=True):
@@ -157,6 +157,9 @@ def _add_scores(
         )
         scores.append(_text_score(graph, field, (ids, mask), bag, weights))
         masks.append(mask)
+    if not scores:
+        graph.add("Slice", ONNX_TABULAR, *(graph.constant([each], np.int64) for each in (0, 0, 1)), output=SCORES)
+        return masks
     if len(scores) > 1:
         scores.append(graph.add("Sum", *scores))
     scores[-1] = graph.add("Add", scores[-1], graph.constant(linear.bias, np.float32))

@@ -18,7 +18,7 @@ def num_columns(num_classes: int) -> int:
 
 def count_scores(num_texts: int, *, columns: int) -> int:
     """Return S: C scores of each text and, with two texts, of their sum."""
-    return columns * (num_texts if num_texts == 1 else num_texts + 1)
+    return columns * (num_texts + (num_texts > 1))
 
 
 @dataclass(frozen=True)

@@ -72,6 +72,16 @@ class RecordArrays:
     def unit(self) -> np.ndarray:
         return self.row if self.group is None else self.group
 
+    @property
+    def token_counts(self) -> np.ndarray:
+        """The number of tokens of each text. [R, texts]"""
+        return _columns(self, [np.diff(text.token_offsets)[:, None] for text in self.texts])
+
+    @property
+    def shapes(self) -> np.ndarray:
+        """The chunks and the longest chunk of each text. [R, 2 texts]"""
+        return _columns(self, [text.shapes() for text in self.texts])
+
     @classmethod
     def from_batch(cls, batch: pa.RecordBatch, roles: Sequence[str]) -> "RecordArrays":
         """Return views of the columns of `batch` (docs/architecture.md, Prepared split), without copies."""
@@ -111,6 +121,11 @@ class RecordArrays:
     def padded_tokens(self, index: int) -> int:
         """Return the tokens of one record in the dense form, including padding."""
         return sum(chunks * longest for chunks, longest in self.padded_shapes(index))
+
+
+def _columns(records: RecordArrays, parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Return columns side by side; without a text there are none."""
+    return np.concatenate([np.empty((len(records.row), 0), np.int64), *parts], axis=1)
 
 
 def _take_lists(values: np.ndarray, offsets: np.ndarray, lists: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -78,7 +78,7 @@ def split_batch(token_counts: np.ndarray, batch_plan: BatchPlan) -> list[np.ndar
     if not most:
         passes = -(-len(token_counts) // (of_a_pass * batch_plan.microbatch_size))
         return _deal(token_counts, passes * of_a_pass, size=batch_plan.microbatch_size)
-    passes = -(-int(np.minimum(token_counts, most).sum()) // (of_a_pass * most))  # fewer cannot be enough
+    passes = max(1, -(-int(np.minimum(token_counts, most).sum()) // (of_a_pass * most)))  # fewer cannot be enough
     while True:
         microbatches = _deal(token_counts, passes * of_a_pass, size=len(token_counts))
         if all(len(indices) <= 1 or token_counts[indices].sum() <= most for indices in microbatches):

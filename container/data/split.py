@@ -77,8 +77,7 @@ class PreparedSplit:
     @cached_property
     def _token_counts(self) -> np.ndarray:
         """Of all records of the file."""
-        offsets = [[text.token_offsets for text in part.texts] for part in self.arrays()]
-        counts = [np.sum([np.diff(each) for each in of_texts], axis=0, dtype=np.int64) for of_texts in offsets]
+        counts = [part.token_counts.sum(axis=1) for part in self.arrays()]
         return np.concatenate(counts) if counts else np.zeros(0, np.int64)
 
     def pack(self, positions: np.ndarray, *, filler: bool = False) -> PackedBatch:

@@ -56,7 +56,8 @@ def export_model(
     decision.save(staging)
     if companion is not None:
         companion.save(staging)
-    shutil.copytree(job.prepared / artifacts.TOKENIZER, staging / artifacts.TOKENIZER)
+    if job.hp.text_fields:
+        shutil.copytree(job.prepared / artifacts.TOKENIZER, staging / artifacts.TOKENIZER)
     hyperparameters = job.hp.model_dump(mode="json")
     (staging / artifacts.HYPERPARAMETERS).write_text(json.dumps(hyperparameters, indent=2))
     torch.save(_model_artifacts(job, model, data), staging / artifacts.MODEL_ARTIFACTS)
@@ -88,15 +89,9 @@ def plain_state(model: nn.Module) -> dict[str, torch.Tensor]:
 def _model_artifacts(job: Job, model: nn.Module, data: PreparedData) -> dict[str, object]:
     """Return the content of model_artifacts.pth: plain values and tensors only, so that weights_only loads it."""
     labels = list(data.fitted.class_labels)
-    tokenizer = job.prepared / artifacts.tokenizer_folder(job.hp.text_fields[0].role) / "tokenizer.json"
-    vocabulary = json.loads(tokenizer.read_text(encoding="utf-8"))["model"]["vocab"]
-    if isinstance(vocabulary, list):  # Unigram: [token, score] pairs in the order of their ids
-        vocabulary = {token: i for i, (token, _) in enumerate(vocabulary)}
-    embeddings = next(module.weight for module in model.modules() if isinstance(module, nn.Embedding))
     return {
         "config": job.hp.model_dump(mode="json"),
-        "embedding_mat": embeddings.detach().cpu().clone(),
-        "vocab": vocabulary,
+        **(_words(job, model) if job.hp.text_fields else {}),
         "model_class": job.hp.architecture.name,
         "categorical_processor_mappings": json.loads(
             (job.prepared / f"{artifacts.RISK_TABLE_MAP}.json").read_text(encoding="utf-8")
@@ -104,6 +99,16 @@ def _model_artifacts(job: Job, model: nn.Module, data: PreparedData) -> dict[str
         "label_to_id": {str(label): i for i, label in enumerate(labels)},
         "id_to_label": labels,
     }
+
+
+def _words(job: Job, model: nn.Module) -> dict[str, object]:
+    """Return the vocabulary of the first text, and the vectors of its tokens."""
+    tokenizer = job.prepared / artifacts.tokenizer_folder(job.hp.text_fields[0].role) / "tokenizer.json"
+    vocabulary = json.loads(tokenizer.read_text(encoding="utf-8"))["model"]["vocab"]
+    if isinstance(vocabulary, list):  # Unigram: [token, score] pairs in the order of their ids
+        vocabulary = {token: i for i, (token, _) in enumerate(vocabulary)}
+    embeddings = next(module.weight for module in model.modules() if isinstance(module, nn.Embedding))
+    return {"embedding_mat": embeddings.detach().cpu().clone(), "vocab": vocabulary}
 
 
 def _move_into_place(staging: Path, folder: Path) -> None:

@@ -144,10 +144,9 @@ def check_parity(
         if companion is not None:
             logits = companion(logits, feed_of(model, hp, sample))
         expected = decision.probabilities(logits)
-        for texts in _arrangements(hp, sample):
-            num_records = len(texts[0][0])
+        for num_records, texts in _arrangements(hp, sample):
             feed = _feed(model, hp, texts, sample.tabular[:num_records])
-            shape = tuple(texts[0][0].shape)
+            shape = tuple(texts[0][0].shape) if texts else (num_records, 0, 0)
             computed = np.asarray(session.run([ONNX_OUTPUT], feed)[0])  # [B, K]
             difference = float(np.abs(computed - expected[:num_records]).max())
             if not difference <= TOLERANCE:
@@ -162,7 +161,7 @@ def check_parity(
 
 def feed_of(model: Network, hp: Hyperparameters, sample: PackedBatch) -> Feed:
     """Return the graph's inputs for the records of `sample`, padded to the longest."""
-    return _feed(model, hp, next(_arrangements(hp, sample)), sample.tabular)
+    return _feed(model, hp, next(_arrangements(hp, sample))[1], sample.tabular)
 
 
 class _Probabilities(nn.Module):
@@ -347,25 +346,30 @@ def _metadata(hp: Hyperparameters, decision: Decision) -> dict[str, str]:
     return metadata
 
 
-def _arrangements(hp: Hyperparameters, sample: PackedBatch) -> Iterator[list[tuple[np.ndarray, np.ndarray]]]:
-    """Yield a sample padded tightly, its first two records with an extra chunk and extra tokens, and its first."""
+def _arrangements(
+    hp: Hyperparameters, sample: PackedBatch
+) -> Iterator[tuple[int, list[tuple[np.ndarray, np.ndarray]]]]:
+    """Yield a sample padded tightly, its first two records with an extra chunk and extra tokens, and its first.
+
+    The number of records comes before their texts.
+    """
     tight = []
     for text in sample.texts:
         boundaries, begins = text.cu_seqlens.numpy(), np.arange(len(sample.rows) + 1)
         chunk_offsets = np.searchsorted(text.chunk_record.numpy(), begins)
         arrays = TextArrays(text.tokens.numpy(), boundaries[chunk_offsets], np.asarray(text.lengths), chunk_offsets)
         tight.append(pad_text(arrays))
-    yield tight
+    yield len(sample.rows), tight
     padded = []
     for field, arrays in zip(hp.text_fields, tight):
         extra = min(3, field.max_sen_len - arrays[0].shape[2])
         padded.append(tuple(np.pad(array[:2], ((0, 0), (0, 1), (0, extra))) for array in arrays))
-    yield padded
+    yield min(2, len(sample.rows)), padded
     first = []
     for input_ids, mask in tight:
         num_chunks, length = int(mask[0].any(-1).sum()), int(mask[0].sum(-1).max())
         first.append((input_ids[:1, :num_chunks, :length], mask[:1, :num_chunks, :length]))
-    yield first
+    yield 1, first
 
 
 def _feed(model: Network, hp: Hyperparameters, texts: Sequence[tuple[np.ndarray, np.ndarray]], tabular: Tensor) -> Feed:

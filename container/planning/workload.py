@@ -160,6 +160,9 @@ def read_workload(
             "least a sample of the data there.",
         )
     hp = _settings(given, paths, has_data=has_data)
+    if not hp.text_fields:
+        cause = f"model_class: {hp.model_class!r} has no encoder, which a plan is about"
+        raise ContractError(cause, "Train it on any instance, also without a GPU.")
     found = [_encoder(paths, hp, field, catalogue) for field in hp.text_fields]
     files = find_data_files(paths.channel("train"), hp.train_filename) if has_data else []
     if tokens:

@@ -91,6 +91,7 @@ def fit_preprocessing(
             num_bins=hp.numeric_embedding_bins if hp.numeric_embedding == "piecewise_linear" else 0,
         ),
         dates=statistics.dates,
+        category_part={name: hp.category_part[name] for name in columns.categorical if name in hp.category_part},
         number_format={name: hp.number_format[name] for name in columns.numeric if name in hp.number_format},
         number_units=statistics.units or None,
         null_values=statistics.missing,

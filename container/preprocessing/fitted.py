@@ -14,9 +14,10 @@ import numpy as np
 import pyarrow as pa
 from pydantic import Field, TypeAdapter
 
+from container.preprocessing.category_parts import category_part
 from container.preprocessing.labels import Label, LabelMap
 from container.preprocessing.numeric_transform import NumericTransformParameters
-from container.preprocessing.risk_tables import RiskTable, category_names, parse_risk_table
+from container.preprocessing.risk_tables import RiskTable, category_keys, category_names, parse_risk_table
 from container.tables.channel_files import Origin
 from container.tables.dates import DateReading
 from container.tables.values import Kind, kind_of_texts, numbers
@@ -26,7 +27,7 @@ from contracts.input_files import read_as
 from contracts.settings.data import ROW_COLUMNS
 from contracts.tabular_inputs import code_input, date_inputs, indicator_input, risk_inputs
 from contracts.text_fields import TextField
-from contracts.value_types import Number, NumberFormat
+from contracts.value_types import CategoryPart, Number, NumberFormat
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +40,7 @@ class Rules:
         embedded_categories: by categorical column, the categories with an embedding vector; empty without embeddings.
         subtracted: by numeric column, what is subtracted before its numbers become float32, where that is needed.
         category_kinds: by categorical column, how texts are read; None in a model of an older version.
+        category_part: by categorical column, the part of a value that is its category, if it is not all.
         number_format: notation of numeric columns that are not written as 1234.5.
         number_units: their currency or percent sign, "" for none; None in a model of an older version: any.
         null_values: words in lower case for a missing number or date, besides the usual ones.
@@ -63,6 +65,7 @@ class Rules:
     embedded_categories: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     subtracted: Mapping[str, Number] = field(default_factory=dict)
     category_kinds: Mapping[str, Kind] | None = None
+    category_part: Mapping[str, CategoryPart] = field(default_factory=dict)
     number_format: Mapping[str, NumberFormat] = field(default_factory=dict)
     number_units: Mapping[str, str] | None = None
     null_values: tuple[str, ...] = ()
@@ -75,8 +78,8 @@ class Rules:
             raise ValueError(f"is_binary is true, but class_labels has {len(self.class_labels)} labels")
         if any("dialogue_chunker" in text.steps[:-2] for text in self.text_fields):
             raise ValueError("text_fields has a step between dialogue_chunker and tokenizer")
-        for name in ("embedded_categories", "missing_indicators", "subtracted", "number_format"):
-            columns = "categorical_columns" if name == "embedded_categories" else "numeric_columns"
+        for name in ("embedded_categories", "category_part", "missing_indicators", "subtracted", "number_format"):
+            columns = "categorical_columns" if "categor" in name else "numeric_columns"
             if unknown := set(getattr(self, name)) - set(getattr(self, columns)):
                 raise ValueError(f"{columns} lacks {sorted(unknown)}, which {name} names")
         if unknown := set(self._date_of_part) - set(self.numeric_columns):
@@ -184,6 +187,10 @@ class FittedPreprocessing(Rules):
         if self.category_kinds is not None:
             return self.category_kinds
         return {column: kind_of_texts(table.risk) for column, table in self.risk_tables.items()}
+
+    def categories(self, column: pa.Array | pa.ChunkedArray, name: str) -> pa.Array:
+        """Return the category of each cell of the column `name`. [R] string"""
+        return category_keys(category_part(column, self.category_part.get(name)), self.kinds[name])
 
     @cached_property
     def category_codes(self) -> dict[str, dict[str, int]]:

@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from container.log_once import log_detail
+from container.preprocessing.category_parts import category_part
 from container.preprocessing.date_columns import DateColumn
 from container.preprocessing.labels import LabelCollector, LabelMap, given_labels
 from container.preprocessing.numeric_summary import DISTINCT_LIMIT, NumericSummary
@@ -116,6 +117,7 @@ class SplitStatistics:
         self.number_format = hp.number_format
         self.missing = tuple(word.strip().lower() for word in hp.null_values)
         self.units: dict[str, str] = {}
+        self.category_part = hp.category_part
         self.rows = 0
         self.unlabelled = 0
         self.unlabelled_rows: list[str] = []
@@ -176,8 +178,9 @@ class SplitStatistics:
                 self._add_units(column, values, name, origin=origin)
             summary.add(values[counted])
         for name, counts in self.categories.items():
-            self._types[name] = table[name].type
-            counts.add(table[name], folds, label_index)
+            column = category_part(table[name], self.category_part.get(name))
+            self._types[name] = column.type
+            counts.add(column, folds, label_index)
             self._check_size(name, counts)
         if self.columns.id_name:
             self.ids.add(table[self.columns.id_name])

@@ -11,7 +11,7 @@ import pyarrow as pa
 from container.preprocessing.fingerprint import tokenizer_digest
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.labels import UNLABELLED
-from container.preprocessing.risk_tables import FoldedRisks, category_codes, category_keys
+from container.preprocessing.risk_tables import FoldedRisks, category_codes
 from container.preprocessing.row_columns import group_numbers, read_weights
 from container.tables.channel_files import Origin, missing_column
 from container.tables.dates import date_columns
@@ -222,7 +222,7 @@ class Preprocessor:
                 f"column {name!r} is of type {column.type}, but the model is of a version that read numbers of a unit"
             )
             raise ContractError.of_rows(dict.fromkeys(range(len(column)), cause), "Train the model again.")
-        return category_keys(column, self.fitted.kinds[name])
+        return self.fitted.categories(column, name)
 
 
 def _ids(table: pa.Table | pa.RecordBatch, name: str | None, rows: np.ndarray) -> pa.Array:

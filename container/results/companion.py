@@ -97,8 +97,9 @@ def _blend(hp: Hyperparameters, data: JobData, fitted: Fitted, alone: Combined) 
     )
     blended = {name: trial.blend(network[name], companion[name]) for name in network}
     parts = {"network": network, "network and companion": blended, "companion": companion}
-    parts["text, linear"] = {name: fitted.text_logits(scores) for name, (_, scores) in predicted.items()}
-    if fitted.table is not None:
+    if hp.text_fields:
+        parts["text, linear"] = {name: fitted.text_logits(scores) for name, (_, scores) in predicted.items()}
+    if hp.text_fields and fitted.table is not None:
         parts["table"] = {name: fitted.table_logits(_tabular(data.splits[name])) for name in network}
     held_out = fitted.trees.held_out
     rarer = int(np.bincount(labels["val"][known], minlength=len(data.class_weights)).argmin())

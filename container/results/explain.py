@@ -190,7 +190,8 @@ class _Measured:
             batch = self.val.pack(rows[part]).to(self.device)
             began = time.perf_counter()
             features = self.model.encode(batch)
-            features[0].cpu()
+            for of_text in features:
+                of_text.cpu()  # waits for the device
             encoded = time.perf_counter()
             logits.append(self._logits(features, batch))
             seconds += encodings * (encoded - began) + passes * (time.perf_counter() - encoded)

@@ -31,6 +31,7 @@ class EncoderSettings(Settings):
     encoder_config: dict[str, Json] = declare(
         {},
         scope="prepare",
+        needs=(conditions.TEXTS,),
         about=f"With from_scratch: the encoder's sizes (defaults {ENCODER_SIZES}). "
         "With a pretrained encoder: changes to its config that keep every tensor shape, e.g. hidden_dropout_prob.",
     )

@@ -4,7 +4,7 @@ from typing import Literal
 
 from contracts import conditions
 from contracts.declaration import Settings, declare
-from contracts.value_types import DateFormat, Json, Number, NumberFormat
+from contracts.value_types import CategoryPart, DateFormat, Json, Number, NumberFormat
 
 
 class TableSettings(Settings):
@@ -45,6 +45,12 @@ class TableSettings(Settings):
 
     null_values: list[str] = declare([], scope="prepare", needs=(conditions.READS_TABLE,))
     """Words for a missing number or date, in any case, in addition to NA, NULL, -, ? and the like.
+    """
+
+    category_part: dict[str, CategoryPart] = declare({}, scope="prepare", needs=(conditions.CATEGORIES,))
+    """Part of each value of a categorical column that becomes its category: domain (of an e-mail address or a URL),
+    top_level_domain, first_byte (of an IP address), first_2 or first_3 (letters or digits, of a phone number or a zip
+    code). Requests have the whole value.
     """
 
     imputation_strategy: Literal["mean", "median", "mode"] = declare(

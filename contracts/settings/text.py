@@ -20,7 +20,7 @@ class TextSettings(Settings):
     secondary_max_sen_len: int | None = declare(None, scope="prepare", ge=4, le=131_072, classes=TWO_TEXT_CLASSES)
     """Override for the secondary text."""
 
-    chunk_trancate: bool = declare(False, scope="prepare")
+    chunk_trancate: bool = declare(False, scope="prepare", needs=(conditions.TEXTS,))
     """Keep only the first max_total_chunks chunks of a record; the number of removed chunks is logged. chunk_truncate
     is accepted too.
     """
@@ -31,10 +31,10 @@ class TextSettings(Settings):
     fixed_tokenizer_length: bool = declare(True, scope="run", needs=(conditions.NEVER_PADS,))
     """Accepted, no effect: batches are packed, without padding."""
 
-    text_input_ids_key: value_types.OnnxName = declare("input_ids", scope="after")
+    text_input_ids_key: value_types.OnnxName = declare("input_ids", scope="after", needs=(conditions.TEXTS,))
     """Name of the token input in model.onnx; with two texts, prefixed with primary_ or secondary_."""
 
-    text_attention_mask_key: value_types.OnnxName = declare("attention_mask", scope="after")
+    text_attention_mask_key: value_types.OnnxName = declare("attention_mask", scope="after", needs=(conditions.TEXTS,))
     """Name of the mask input in model.onnx, with the same prefixes."""
 
     text_processing_steps: list[TextStep] | None = declare(

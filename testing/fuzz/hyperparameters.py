@@ -69,7 +69,7 @@ def _model_class(rng: Random, recipe: list[str]) -> dict[str, Any]:
     if ALIASES.get(name, name) in TWO_TEXT_CLASSES:
         return {"model_class": name, "text_name": None, "primary_text_name": "chat", "secondary_text_name": "color",
                 "cat_field_list": []}  # fmt: skip
-    return {"model_class": name}
+    return {"model_class": name, **({"text_name": None} if name == "tabular" else {})}
 
 
 def _changes(rng: Random, *, whole: bool) -> dict[str, Value]:

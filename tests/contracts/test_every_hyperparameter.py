@@ -109,6 +109,7 @@ CHANGES: dict[str, tuple[dict, dict]] = {
     "numeric_transform": (ONE, {"numeric_transform": "quantile"}),
     "pooling": (ONE, {"pooling": "mean"}),
     "share_encoder": (SHARED, {"share_encoder": False}),
+    "category_part": (ONE, {"category_part": {"color": "domain"}}),
     "category_embedding_dim": (ONE, {"category_embedding_dim": 4}),
     "category_embedding_min_count": ({**ONE, "category_embedding_dim": 4}, {"category_embedding_min_count": 100_000}),
     "numeric_embedding": (ONE, {"numeric_embedding": "piecewise_linear"}),

@@ -26,6 +26,7 @@ VALUES: dict[str, st.SearchStrategy] = {
     "secondary_tokenizer": st.sampled_from(["from_scratch", "some/encoder"]),
     "encoder_config": st.just({"hidden_size": 32}), "class_weights": st.sampled_from(["balanced", [1.0, 2.0]]),
     "imputation_dict": st.just({"price": 1.5}), "date_field_list": st.just(["day"]),
+    "category_part": st.just({"color": "first_2"}),
     "number_format": st.just({"price": "1.234,5"}), "null_values": st.just(["soon"]),
     "date_format": st.just({}), "risk_tables": st.just({"color": {}}),
     "full_field_list": st.just(["id", "label"]), "categorical_features_to_encode": st.just(["color"]),
@@ -72,7 +73,7 @@ def values_of(name: str) -> st.SearchStrategy:
 @st.composite
 def configurations(draw: st.DrawFn) -> dict[str, Any]:
     kind = draw(st.sampled_from([*MODEL_CLASSES.values()]))
-    texts = {"text_name": "a"} if kind.num_texts == 1 else {"primary_text_name": "a", "secondary_text_name": "b"}
+    texts = ({}, {"text_name": "a"}, {"primary_text_name": "a", "secondary_text_name": "b"})[kind.num_texts]
     names = draw(st.lists(st.sampled_from(sorted(set(Hyperparameters.model_fields) - FIXED)), max_size=12, unique=True))
     return {**COLUMNS, **texts, "model_class": kind.name, **{name: draw(values_of(name)) for name in names}}
 

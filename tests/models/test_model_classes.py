@@ -49,7 +49,7 @@ STRATEGIES = {
 
 
 def settings(name: str) -> dict[str, Any]:
-    texts = TWO_TEXTS if MODEL_CLASSES[name].num_texts == 2 else ONE_TEXT
+    texts = ({**ONE_TEXT, "text_name": None}, ONE_TEXT, TWO_TEXTS)[MODEL_CLASSES[name].num_texts]
     return {**texts, **SIZES.get(name, {}), "model_class": name}
 
 

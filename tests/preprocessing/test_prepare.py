@@ -253,8 +253,9 @@ def test_selected_features_have_no_effect_on_a_class_without_a_table(paths, capl
 def test_a_selection_that_leaves_no_column_to_a_class_that_needs_a_table_is_refused(paths, model_class):
     write_artifact(paths, "selected_features.json", "[]")
     prepare(paths)  # for a class that needs none, with the same prepared data
+    text = {} if MODEL_CLASSES[model_class].num_texts else {"text_name": None}
     with pytest.raises(ContractError, match=f"selected_features.json: selects no table column, .*'{model_class}'"):
-        prepare(paths, model_class=model_class)
+        prepare(paths, model_class=model_class, **text)
 
 
 def test_precomputed_tables_of_a_column_that_was_mapped_already_are_refused(paths, monkeypatch):
