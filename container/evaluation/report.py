@@ -232,10 +232,17 @@ def _training(evaluation: EvaluationInput) -> list[LineChart]:
     return drawn
 
 
+# Of data that an earlier version prepared, these counts are not known.
+_REMOVALS = {
+    "without_emoji": "emoji removed (emoji_remover)",
+    "without_html": "HTML removed or decoded (html_normalizer)",
+}
+
+
 def _changed(splits: Mapping[str, Any]) -> list[tuple[str, str, list[tuple[int, int]]]]:
     """Return columns, what preprocessing changed in them, and of each split the number of changed and of all values.
 
-    Imputed numbers, unknown categories and truncated texts, without counts that are all 0.
+    Imputed numbers, unknown categories, truncated and shortened texts, without counts that are all 0.
     """
     described = list(splits.values())
     changes = []
@@ -253,6 +260,11 @@ def _changed(splits: Mapping[str, Any]) -> list[tuple[str, str, list[tuple[int, 
         changes.append((text["column"], "records truncated", truncated))
         changes.append((text["column"], "tokens truncated", tokens))
         changes.append((text["column"], "empty, encoded as an empty chunk", empty))
+        unknown = [(entry.get("unknown_tokens", 0), entry["tokens"]) for entry in texts]
+        changes.append((text["column"], "tokens unknown to the tokenizer", unknown))
+        for name, change in _REMOVALS.items():
+            counts = [(entry.get(name, 0), entry["records"]) for entry in texts]
+            changes.append((text["column"], change, counts))
     return [(column, change, counts) for column, change, counts in changes if any(count for count, _ in counts)]
 
 

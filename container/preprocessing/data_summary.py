@@ -22,6 +22,7 @@ IF_SHARED = {
     "groups": "The metrics look too good for records of a new group.",
 }
 LENGTH_PERCENTILES = (50, 90, 95, 99)
+MANY_UNKNOWN = 0.05  # share of a text's tokens
 
 
 def summarize_split(
@@ -105,6 +106,12 @@ def log_split(split: str, summary: Mapping[str, Any]) -> None:
         log_detail(
             logger, "%s: text %r: %s (%s), %d empty.", split, text["column"], counts, lengths, text["empty_records"]
         )
+        if split == "train" and text["unknown_tokens"] > MANY_UNKNOWN * text["tokens"]:
+            logger.warning(
+                "%s: text %r: %.0f%% of the tokens are unknown to the tokenizer, which has learned no such letters or "
+                "words. Use a multilingual encoder, e.g. intfloat/multilingual-e5-small.",
+                split, text["column"], 100 * text["unknown_tokens"] / text["tokens"],
+            )  # fmt: skip
         if text["truncated_records"]:
             cut = f"{text['truncated_records']} of {text['records']} records were cut"
             lost = f"{text['cut_chunks']} chunks, {text['cut_tokens']} tokens lost"

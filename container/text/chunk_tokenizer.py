@@ -36,6 +36,7 @@ class ChunkTokenizer:
             without a token would have no vector.
         between: ids between two texts that are joined: the last one of the suffix, e.g. [SEP], or else a line break.
         vocab_size: number of ids, including added tokens.
+        unknown: id of text that the vocabulary lacks; None without one.
         separator: text before each message except the first, so that messages encoded one by one have the ids of their
             joined text: byte-level vocabularies mark the start of a word by the space before it.
     """
@@ -46,6 +47,9 @@ class ChunkTokenizer:
         self._tokenizer = tokenizer
         self._words = _WordCache(tokenizer)
         self.vocab_size: int = tokenizer.get_vocab_size(with_added_tokens=True)
+        named = (getattr(tokenizer.model, "unk_token", None), "<unk>", "[UNK]")
+        known = (tokenizer.token_to_id(name) for name in named if name)
+        self.unknown: int | None = next((token for token in known if token is not None), None)
         self.prefix, self.suffix = _special_tokens(tokenizer)
         self.blank: list[int] = [] if self.prefix or self.suffix else [0]
         self.between: list[int] = list(self.suffix[-1:]) or self._words.encode_batch(["\n"])[0]

@@ -1,9 +1,11 @@
 """Run a text field's steps on a batch of strings: clean, encode once, group into chunks of token ids."""
 
 import dataclasses
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain, islice
+from operator import ne
 
 import numpy as np
 
@@ -32,6 +34,8 @@ class TextCounts:
         truncated_records: records that lost a token or a chunk.
         cut_chunks: chunks removed beyond max_total_chunks.
         cut_tokens: text tokens removed beyond max_total_chunks, or beyond max_sen_len without a chunker.
+        unknown_tokens: tokens kept that stand for text which the tokenizer does not know.
+        without_emoji, without_html: records from which emoji_remover, or html_normalizer, removed something.
     """
 
     records: int = 0
@@ -41,6 +45,9 @@ class TextCounts:
     truncated_records: int = 0
     cut_chunks: int = 0
     cut_tokens: int = 0
+    unknown_tokens: int = 0
+    without_emoji: int = 0
+    without_html: int = 0
 
     def __add__(self, other: "TextCounts") -> "TextCounts":
         names = (field.name for field in dataclasses.fields(self))
@@ -119,16 +126,22 @@ class TextProcessor:
         return parts[0] if len(parts) == 1 else EncodedTexts.joined(parts)
 
     def _process(self, columns: Sequence[Sequence[str | None]], max_tokens: int | None) -> EncodedTexts:
-        encoded = [self._encode(texts, max_tokens) for texts in columns]
+        changed: Counter[str] = Counter()
+        encoded = [self._encode(texts, max_tokens, changed) for texts in columns]
         if self.field.joined:
-            return self._assemble(self._join(encoded))
-        if self._divides:
-            encoded[0] = [self._pack(messages) for messages in encoded[0]]
-        return self._assemble(map(self._within_limits, encoded[0]))
+            assembled = self._assemble(self._join(encoded))
+        else:
+            if self._divides:
+                encoded[0] = [self._pack(messages) for messages in encoded[0]]
+            assembled = self._assemble(map(self._within_limits, encoded[0]))
+        removed = {"without_emoji": changed["emoji_remover"], "without_html": changed["html_normalizer"]}
+        return replace(assembled, counts=replace(assembled.counts, **removed))
 
-    def _encode(self, texts: Sequence[str | None], max_tokens: int | None) -> list[list[list[int]]]:
-        """Return the ids of each message with a token, of each record of a column."""
-        records = clean_texts(self.field, texts)
+    def _encode(
+        self, texts: Sequence[str | None], max_tokens: int | None, changed: Counter[str]
+    ) -> list[list[list[int]]]:
+        """Return the ids of each message with a token, of each record of a column; count what steps changed."""
+        records = clean_texts(self.field, texts, changed)
         if max_tokens is not None:
             records = [self._beginning(record, max_tokens) for record in records]
         separator = self.tokenizer.separator if self._divides or self.field.joined else ""
@@ -194,11 +207,12 @@ class TextProcessor:
         runs = [
             np.array([*prefix, *chunk, *suffix], np.int32) for record in records for chunk in record.chunks or blank
         ]
+        tokens = np.concatenate([np.empty(0, np.int32), *runs])  # [N]
         chunk_lengths = np.array(list(map(len, runs)), np.int32)  # [S]
         chunk_counts = np.array([len(record.chunks) or 1 for record in records], np.int64)  # [R]
         ends = np.concatenate([[0], np.cumsum(chunk_lengths, dtype=np.int64)])[np.cumsum(chunk_counts)]
         return EncodedTexts(
-            tokens=np.concatenate([np.empty(0, np.int32), *runs]),  # [N]
+            tokens=tokens,
             token_counts=np.diff(ends, prepend=0),  # [R]
             chunk_lengths=chunk_lengths,
             chunk_counts=chunk_counts,
@@ -210,16 +224,20 @@ class TextProcessor:
                 truncated_records=sum(record.cut_tokens > 0 for record in records),
                 cut_chunks=sum(record.cut_chunks for record in records),
                 cut_tokens=sum(record.cut_tokens for record in records),
+                unknown_tokens=int(np.count_nonzero(tokens == self.tokenizer.unknown)),
             ),
         )
 
 
-def clean_texts(field: TextField, texts: Sequence[str | None]) -> list[list[str]]:
-    """Return the messages of each record after the string steps."""
+def clean_texts(field: TextField, texts: Sequence[str | None], changed: Counter[str] | None = None) -> list[list[str]]:
+    """Return the messages of each record after the string steps; add the records that each changed to `changed`."""
     records = [[replace_surrogates(text)] if text and not text.isspace() else [] for text in texts]
     for step in field.steps:
         if step not in (CHUNKER, TOKENIZER):
-            records = [[part for text in record for part in run_string_step(step, text)] for record in records]
+            cleaned = [[part for text in record for part in run_string_step(step, text)] for record in records]
+            if changed is not None:
+                changed[step] += sum(map(ne, records, cleaned))
+            records = cleaned
     return records
 
 
