@@ -107,7 +107,7 @@ def compare(packages: Path | None) -> Iterator[tuple[str, int, list[str]]]:
             wrong = [
                 f"{each.name}: {each.role} ({each.why}), not {expected[each.name]}"
                 for each in columns.values()
-                if each.role != expected[each.name] and "read as text" not in each.why
+                if each.role != expected[each.name]
             ]
             yield name, len(columns), wrong
 

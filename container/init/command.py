@@ -53,11 +53,8 @@ def init(paths: JobPaths, options: argparse.Namespace) -> int:
         print(*(f"{note}." for note in raw.notes), *table_lines(raw), "", sep="\n", flush=True)
         earlier = None if options.splits_of is None else earlier_splits(raw, options.splits_of)
         splits = split_rows(raw, group=options.group, time=options.time, earlier=earlier)
-        tokenizer, reason = tokenizer_in(paths.pretrained)
-        if options.tokenizer is not None:
-            tokenizer, reason = options.tokenizer, "--tokenizer"
+        tokenizer = tokenizer_in(paths.pretrained) if options.tokenizer is None else (options.tokenizer, "--tokenizer")
         settings, why = hyperparameters_of(raw, tokenizer=tokenizer, group=options.group)
-        why["tokenizer"] = reason
         folders = {split: paths.channel(split) for split in SPLITS}
         for folder in folders.values():
             if folder.exists():
@@ -67,8 +64,7 @@ def init(paths: JobPaths, options: argparse.Namespace) -> int:
         write_record(raw, splits.codes, paths.split_record)
     if repeated.absent:
         raw = raw.without(repeated.absent, "no value in the rows of train")
-        settings, more = hyperparameters_of(raw, tokenizer=tokenizer, group=options.group)
-        why = {**more, "tokenizer": reason}
+        settings, why = hyperparameters_of(raw, tokenizer=tokenizer, group=options.group)
     counts = label_counts(raw, splits)
     doubts = list(warnings_of(raw, counts=counts, repeated=repeated, group=options.group, time=options.time))
     doubts += map(Doubt, splits.notes)

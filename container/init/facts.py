@@ -1,10 +1,12 @@
 """Collect what decides the role of a column, from a sample of its cells."""
 
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -19,21 +21,26 @@ from container.tables.values import contiguous
 
 _LONGEST = 40  # characters, on average, of the cells of a column that may have numbers or dates
 _MOST_WORDS = 0.4  # share of the cells of a column that may have numbers or dates
-_POSTAL_WORDS = frozenset(("zip", "zipcode", "postcode", "postal", "plz"))
-_CODE_WORDS = _POSTAL_WORDS.union(
-    ("id", "ids", "code", "codes", "phone", "fax", "key", "uuid", "guid", "sku", "isbn", "ean", "ssn", "iban", "hash")
-)
-_VERSION_WORDS = _POSTAL_WORDS.union(("version", "ver", "release", "vat", "code", "codes", "phone", "fax"))
+# Words of the names of columns, by what they say of the cells.
+NAMES: dict[str, list[str]] = json.loads(Path(__file__).with_name("names.json").read_text("utf-8"))
 _GROUPED = r"^[0-9]{1,3}([ .'\x{a0}\x{202f}][0-9]{3})+$|^[0-9]{2,3}( [0-9]{2,3})+$"  # commas group amounts alone
 _EXPONENT = "^[0-9]{2,}[eE][0-9]+$"
 _FEWEST_CODES = 20  # distinct values
 _CODE_DIGITS = 5
-_PERSON_WORDS = frozenset(
-    (
-        "user", "customer", "client", "patient", "account", "member", "author", "buyer", "seller", "student", "driver",
-        "device", "session", "household",
-    )
-)  # fmt: skip
+FEW = 50  # distinct values that a category may have in any table
+FEWEST = 20  # cells from which it is no coincidence that all have something in common
+_FORMS = {
+    "e-mail addresses": r"^[^@\s]+@[^@\s]+\.[^@\s.]+$",
+    "URLs": r"^(?i)(?:https?://|ftp://|www\.)\S+$",
+    "IP addresses": r"^(?:[0-9]{1,3}(?:\.[0-9]{1,3}){3}|[0-9a-fA-F:.]*:[0-9a-fA-F]*:[0-9a-fA-F]*:[0-9a-fA-F:.]*)$",
+    "phone numbers": r"^\+?[0-9 ()./-]{6,24}$",
+    "postal codes": r"^[\pL\pN][\pL\pN -]{2,9}$",
+}
+_MOST, _SEVERAL = 0.95, 0.01  # shares of the cells
+_TAGS = "html|head|body|style|script|p|div|br|span|a|b|i|em|strong|ul|ol|li|table|tr|td|h[1-6]|img|font"
+_HTML = rf"(?i)</?(?:{_TAGS})\b[^<>]*>|&(?:nbsp|amp|lt|gt|quot|#[0-9]+);"
+_EMOJI = r"[\x{1f000}-\x{1faff}\x{2600}-\x{27bf}\x{2b50}\x{2764}]"
+_PERSON = r"^\p{Lu}[\pL'-]+(?: \p{Lu}\.)? \p{Lu}[\pL'-]+$"
 _UNSPACED = r"[\x{3040}-\x{30ff}\x{3400}-\x{9fff}\x{ac00}-\x{d7a3}]"  # scripts that write no blanks between words
 
 
@@ -62,6 +69,28 @@ class ColumnFacts(ColumnSample):
             return (self.notations.numbers if self.is_number else self.notations.dates).missing_share
         return self.empty[0]
 
+    @property
+    def filled(self) -> int:
+        """The number of cells that are not empty."""
+        return len(self.keys)
+
+    @property
+    def repeats(self) -> float:
+        """The share of the cells whose value an earlier cell has."""
+        return 1 - self.distinct / max(self.filled, 1)
+
+    @cached_property
+    def bounds(self) -> tuple[float, float]:
+        """The smallest and the largest number."""
+        values = self.numbers[np.isfinite(self.numbers)]
+        return float(values.min()), float(values.max())
+
+    @property
+    def moments(self) -> tuple[float, float]:
+        """The mean and the standard deviation of the numbers."""
+        values = self.numbers[np.isfinite(self.numbers)]
+        return float(values.mean()), float(values.std())
+
     def nearly(self) -> tuple[Literal["number", "date"], int, Counter[str]] | None:
         """Return what most cells are, how many are not, and their words; None if there is no such role."""
         if not len(self.keys) or self.characters.mean() > _LONGEST:
@@ -80,8 +109,10 @@ class ColumnFacts(ColumnSample):
 
     @property
     def is_whole(self) -> bool:
+        if self.number_format != "":
+            return False
         values = self.numbers[np.isfinite(self.numbers)]
-        return self.number_format == "" and bool((values == np.round(values)).all())
+        return bool((values == np.round(values)).all())
 
     @property
     def has_leading_zeros(self) -> bool:
@@ -102,7 +133,8 @@ class ColumnFacts(ColumnSample):
     def code_reason(self) -> str:
         """Why the numbers are codes: their zeros, their form, or the name of the column; "" for amounts."""
         if is_number(self.sample.type):
-            return "named like a code" if self.is_whole and self.is_named_code else ""
+            named = self.is_whole and self.is_named_code and not self.is_named_amount
+            return "named like a code" if named else ""
         if self.has_leading_zeros:
             return "leading zeros"
         if self._matching(_EXPONENT):
@@ -111,8 +143,9 @@ class ColumnFacts(ColumnSample):
             return "the same number of digits in each"
         if self._is_version:
             return "written like versions"
-        is_named = self.is_named_code if self.is_whole or self._matching(_GROUPED) == 1 else self.is_named_version
-        return "named like a code" if is_named else ""
+        whole = self.is_whole or self._matching(_GROUPED) == 1
+        is_named = self.is_named_code if whole else self.is_named("code", "phone", "postal", last=True)
+        return "named like a code" if is_named and not self.is_named_amount else ""
 
     def _matching(self, pattern: str) -> float:
         """Return the share of the cells that have a pattern."""
@@ -141,9 +174,8 @@ class ColumnFacts(ColumnSample):
     @property
     def is_dense(self) -> bool:
         """Whether the values are distinct whole numbers of about as many as there are rows, as a counter has."""
-        values = self.numbers
         whole = self.is_whole and self.missing == 0 and not self.repeats
-        return whole and values.max() - values.min() < 2 * self.rows
+        return whole and self.bounds[1] - self.bounds[0] < 2 * self.rows
 
     @cached_property
     def words(self) -> float:
@@ -156,30 +188,50 @@ class ColumnFacts(ColumnSample):
     @property
     def has_lists(self) -> bool:
         pattern = r"""^(\[\s*["'\[{\]0-9-].*|\{.*\})$"""  # not [bom]hello[eom]
-        matching = pc.sum(pc.match_substring_regex(self.keys, pattern=pattern)).as_py() or 0
-        return len(self.keys) > 0 and matching >= 0.9 * len(self.keys)
+        return self._matching(pattern) >= 0.9
+
+    def _most(self, pattern: str) -> bool:
+        return self._matching(pattern) >= _MOST
+
+    @property
+    def has_html(self) -> bool:
+        """Whether several cells have tags or entities of HTML."""
+        return self._matching(_HTML) >= _SEVERAL
+
+    @property
+    def has_emoji(self) -> bool:
+        return self._matching(_EMOJI) > 0
+
+    @cached_property
+    def form(self) -> str | None:
+        """What nearly all cells are of _FORMS; phone numbers and postal codes only if the name says so."""
+        named = {"phone numbers": self.is_named("phone"), "postal codes": self.is_named("postal")}
+        return next((form for form, each in _FORMS.items() if named.get(form, True) and self._most(each)), None)
+
+    @property
+    def has_persons(self) -> bool:
+        """Whether the cells are names of persons, such as Ada Lovelace."""
+        return self.name_words[-1:] == ["name"] and len(self.name_words) <= 2 and self._most(_PERSON)
 
     @property
     def name_words(self) -> list[str]:
-        """The words of the column's name, in lower case: CustomerID, customer_id and Customer Id are alike."""
+        """The words of the column's name, in lower case: CustomerID, customer_id and Customer Id2 are alike."""
         spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", self.name)
-        return re.findall(r"[^\W_]+", spaced.lower())
+        return re.findall(r"[^\W\d_]+|\d+", spaced.lower())
+
+    def is_named(self, *kinds: str, last: bool = False) -> bool:
+        """Whether the name, or its last word, has a word of these kinds of NAMES."""
+        words = self.name_words[-1:] if last else self.name_words
+        return any(word in NAMES[kind] for word in words for kind in kinds)
 
     @property
     def is_named_code(self) -> bool:
-        return not _CODE_WORDS.isdisjoint(self.name_words)
+        return self.is_named("code", "phone", "postal") or any(word.endswith("nr") for word in self.name_words)
 
     @property
-    def is_named_version(self) -> bool:
-        return not _VERSION_WORDS.isdisjoint(self.name_words)
-
-    @property
-    def is_named_postal(self) -> bool:
-        return not _POSTAL_WORDS.isdisjoint(self.name_words)
-
-    @property
-    def is_named_person(self) -> bool:
-        return not _PERSON_WORDS.isdisjoint(self.name_words)
+    def is_named_amount(self) -> bool:
+        """Whether the last word of the name is one of an amount; a phone number is none."""
+        return self.is_named("amount", last=True) and not (self.name_words[-1] == "number" and self.is_named_code)
 
     @property
     def is_index(self) -> bool:

@@ -4,18 +4,32 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from container.init.facts import ColumnFacts
+from container.init.codes import code_rule
+from container.init.facts import FEW, FEWEST, ColumnFacts
+from container.preprocessing.category_parts import category_part
 from contracts.errors import ContractError
 from contracts.spelling import SIMILAR, did_you_mean
 from contracts.tabular_inputs import date_inputs
-from contracts.value_types import EPOCHS
+from contracts.value_types import EPOCHS, CategoryPart
 
 Role = Literal["id", "label", "text", "number", "category", "date", "ignored"]
 
+INPUTS: tuple[Role, ...] = ("text", "number", "category", "date")  # roles of the columns that the model reads
+
 NEARLY_EMPTY = 0.97  # share of missing cells
-FEW = 50  # distinct values that a category may have in any table
 UNIQUE = 0.05  # share of repeated values up to which a code says nothing about other rows
-FEWEST_UNIQUE = 20  # rows from which it is no coincidence that all values differ
+CODES = 0.5  # share of codes among such columns from which whole numbers are a category
+# By the form of many values, the parts that may be their category, the first one with enough rows of each value.
+PARTS: dict[str, tuple[CategoryPart, ...]] = {
+    "e-mail addresses": ("domain", "top_level_domain"),
+    "URLs": ("domain", "top_level_domain"),
+    "IP addresses": ("first_byte",),
+    "phone numbers": ("first_3", "first_2"),
+    "postal codes": ("first_3", "first_2"),
+}
+ROWS_OF_PART = 5  # rows of each value of a part, on average
+FEWEST_TEXTS = 10  # distinct values of a text of many words, or whose name says that it is one
+FEWEST_FILLED = 200  # cells of a column that may be nearly empty
 
 
 @dataclass(frozen=True)
@@ -25,12 +39,14 @@ class Column:
     Attributes:
         why: a clause without a full stop.
         is_given: whether the user chose the role.
+        part: of each value, which is the category; None: all.
     """
 
     facts: ColumnFacts
     role: Role
     why: str
     is_given: bool = False
+    part: CategoryPart | None = None
 
     @property
     def name(self) -> str:
@@ -47,7 +63,7 @@ def decide_roles(
         given: roles that the user chose, by column, with the reason.
 
     Raises:
-        ContractError: a column that the table lacks, or several ids.
+        ContractError: a column that the table lacks, several ids, or no column for the model.
     """
     for name in (label, *given):
         if name not in facts:
@@ -67,10 +83,13 @@ def decide_roles(
         elif name in given:
             columns[name] = Column(each, *given[name], is_given=True)
         else:
-            columns[name] = Column(each, *_role(each))
+            columns[name] = _with_part(Column(each, *role_of(each)))
     columns = _one_name(_one_id(columns, chosen))
-    if not any(column.role == "text" for column in columns.values()):
-        columns = _some_text(columns)
+    if not any(column.role in INPUTS for column in columns.values()):
+        raise ContractError(
+            "no column is a text, a number, a category or a date",
+            "Name the columns of the model with --text, --number, --category and --date.",
+        )
     return columns
 
 
@@ -90,13 +109,29 @@ def _check_cells(facts: ColumnFacts, role: Role, option: str) -> None:
         )
 
 
-def _role(facts: ColumnFacts) -> tuple[Role, str]:
+def _with_part(column: Column) -> Column:
+    """Return the column; as a category of a part of its values, if they have a form of PARTS and are many."""
+    facts, form = column.facts, column.facts.form if column.role in ("id", "ignored", "text", "category") else None
+    whole = form in ("phone numbers", "postal codes") and column.role == "category"
+    if form is None or whole or facts.distinct <= FEW:
+        return column
+    for part in PARTS[form]:
+        parts = category_part(facts.keys, part).drop_null()
+        found = len(parts.unique())
+        if found > 1 and len(parts) >= ROWS_OF_PART * found:
+            why = f"{form}: {found} values of category_part {part}; the whole values are {facts.distinct:,}"
+            return replace(column, role="category", why=why, part=part)
+    return column
+
+
+def role_of(facts: ColumnFacts) -> tuple[Role, str]:
+    """Return the role of a column beside others, and the reason."""
     if not facts.distinct:
         return "ignored", "empty"
-    if facts.missing > NEARLY_EMPTY:
+    if facts.missing > NEARLY_EMPTY and facts.filled < FEWEST_FILLED:
         return "ignored", f"nearly empty: {facts.missing:.0%} missing"
     if facts.distinct == 1:
-        return "ignored", "constant"
+        return ("category", "one value, or missing") if facts.missing else ("ignored", "constant")
     if facts.is_index:
         return "ignored", "an index that pandas saved"
     if facts.date_format is not None:
@@ -105,22 +140,28 @@ def _role(facts: ColumnFacts) -> tuple[Role, str]:
 
 
 def _role_of_numbers(facts: ColumnFacts) -> tuple[Role, str]:
-    enough, unique = len(facts.keys) >= FEWEST_UNIQUE, not facts.repeats and not facts.missing
+    enough, unique = facts.filled >= FEWEST, not facts.repeats and not facts.missing
     if enough and facts.is_dense:
         return "id", "unique whole numbers, like a counter"
-    if why := facts.code_reason:
-        if enough and unique and facts.is_named_code and not facts.is_named_postal:
-            return "id", f"unique, {why}"
+    if sign := facts.code_reason:
+        if enough and unique and facts.is_named_code and not facts.is_named("postal"):
+            return "id", f"unique, {sign}"
         if enough and facts.repeats <= UNIQUE:
-            return "ignored", f"codes that hardly repeat ({why})"
-        return "category", f"codes, not amounts: {why}"
+            return "ignored", f"codes that hardly repeat ({sign})"
+        return "category", f"codes, not amounts: {sign}"
     if facts.number_format:
         return "number", f"numbers such as {facts.examples()[0]} (number_format {facts.number_format})"
-    return "number", "numbers, 2 values" if facts.distinct == 2 else "numbers"
+    if not facts.is_whole or facts.is_named_amount:
+        return "number", "numbers"
+    share = code_rule().share(facts)
+    values = f"{facts.distinct:,} whole numbers"
+    if share > CODES:
+        return "category", f"{values}, codes rather than amounts ({share:.0%} by name and values)"
+    return "number", f"{values}, amounts ({1 - share:.0%} by name and values)"
 
 
 def _role_of_texts(facts: ColumnFacts) -> tuple[Role, str]:
-    enough, several = len(facts.keys) >= FEWEST_UNIQUE, facts.words >= 1.2
+    enough, several = facts.filled >= FEWEST, facts.words >= 1.2
     new = 1 - facts.repeats  # share of the cells with a value that no earlier cell has
     like_code = facts.is_named_code or any(any(sign.isdigit() for sign in value) for value in facts.examples(20))
     if enough and not several and not facts.repeats and not facts.missing and like_code:
@@ -130,6 +171,10 @@ def _role_of_texts(facts: ColumnFacts) -> tuple[Role, str]:
     words = f"{facts.words:.0f} words on average"
     many = facts.distinct > FEW or (new > 0.9 and facts.words >= 3)
     sentences = (facts.words >= 4 and new > 0.3) or (facts.words >= 8 and facts.distinct > 4 * FEW)
+    if facts.distinct > FEWEST_TEXTS and (facts.words >= 6 or (several and facts.is_named("text", last=True))):
+        many = sentences = True
+    if enough and facts.has_persons and new < 0.5:
+        return "ignored", "names of persons"
     if many and (sentences or (several and new > 0.5)):
         return "text", f"lists or JSON, read as text; {words}" if facts.has_lists else f"{words}, {new:.0%} distinct"
     kind = "lists or JSON, " if facts.has_lists else ""
@@ -157,24 +202,3 @@ def _one_name(columns: Mapping[str, Column]) -> dict[str, Column]:
         else column
         for name, column in columns.items()
     }
-
-
-def _some_text(columns: Mapping[str, Column]) -> dict[str, Column]:
-    """Return the columns of which the best one is read as text, because the model needs a text.
-
-    Raises:
-        ContractError: no column enters the model.
-    """
-    categories = [column for column in columns.values() if column.role == "category"]
-    numbers = [column for column in columns.values() if column.role == "number"]
-    if not categories and not numbers:
-        raise ContractError(
-            "no column is a text, a number or a category",
-            "Name the columns of the model with --text, --number and --category.",
-        )
-    if categories:
-        best = max(categories, key=lambda column: (column.facts.words >= 1.2, column.facts.distinct))
-    else:
-        best = min(numbers, key=lambda column: column.facts.distinct)
-    why = f"{best.why}; read as text, because no column is text and the model needs one"
-    return {**columns, best.name: replace(best, role="text", why=why)}

@@ -1,6 +1,6 @@
 """Choose the hyperparameters of the job that `init` makes."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from container.preprocessing.labels import learned_labels
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.input_files import exists
 from contracts.model_classes import FROM_SCRATCH
+from contracts.text_fields import EVENT_TEXT_STEPS, FULL_TEXT_STEPS, TextStep
 from contracts.value_types import ISO, UTC_SUFFIX
 
 LENGTHS = (64, 128, 256, 512)  # of max_sen_len
@@ -18,10 +19,13 @@ _TOKENS_PER_WORD = 1.4
 _POSITIVE = ("1", "yes", "y", "true", "t", "positive", "pos")
 
 
-def hyperparameters_of(raw: RawTables, *, tokenizer: str, group: str | None) -> tuple[dict[str, Any], dict[str, str]]:
+def hyperparameters_of(
+    raw: RawTables, *, tokenizer: tuple[str, str], group: str | None
+) -> tuple[dict[str, Any], dict[str, str]]:
     """Return the hyperparameters, and for some of them the reason.
 
     Args:
+        tokenizer: the encoder, and the reason.
         group: the column whose rows stay together, also in the folds of the training rows.
 
     Raises:
@@ -33,7 +37,10 @@ def hyperparameters_of(raw: RawTables, *, tokenizer: str, group: str | None) -> 
     if ids := raw.of_role("id"):
         values["id_name"] = ids[0]
     reads_table = bool(numbers or raw.of_role("date") or raw.of_role("category"))
-    if len(texts) == 2:  # docs/presets.md has the measurement
+    if not texts:
+        model_class = "tabular"
+        why["model_class"] = "no column is a text; to read one as text, name it with --text"
+    elif len(texts) == 2:  # docs/presets.md has the measurement
         values |= {"primary_text_name": texts[0], "secondary_text_name": texts[1]}
         why["secondary_text_name"] = "each of two texts has an encoder; text_name with both names would join them"
         model_class = "trimodal_bert"
@@ -45,15 +52,7 @@ def hyperparameters_of(raw: RawTables, *, tokenizer: str, group: str | None) -> 
     values |= {"label_name": raw.label, "tab_field_list": numbers, "cat_field_list": raw.of_role("category")}
     if dates := raw.of_role("date"):
         values["date_field_list"] = dates
-    formats = {name: raw.columns[name].facts.number_format for name in numbers}
-    if formats := {name: written for name, written in formats.items() if written}:
-        values["number_format"] = formats
-    utc = {name: UTC_SUFFIX if raw.columns[name].facts.notations.reads_utc else "" for name in dates}
-    days = {name: f"{raw.columns[name].facts.date_format}{utc[name]}" for name in dates}
-    if days := {name: written for name, written in days.items() if written != ISO}:
-        values["date_format"] = days
-    if raw.written.null_values:
-        values["null_values"] = list(raw.written.null_values)
+    values |= _notations(raw)
     if group is not None:
         role = raw.columns[group].role
         if role == "ignored":
@@ -62,8 +61,10 @@ def hyperparameters_of(raw: RawTables, *, tokenizer: str, group: str | None) -> 
             why["group_name"] = f"not set, because {group!r} is a column of role {role}; folds of train divide its rows"
     values["multiclass_categories"], why["multiclass_categories"] = _classes(raw)
     values["model_class"] = model_class
-    values["tokenizer"] = tokenizer
-    values["max_sen_len"], why["max_sen_len"] = _length(raw, texts)
+    if texts:
+        of_texts = {"tokenizer": tokenizer, "max_sen_len": _length(raw, texts), **_text_steps(raw, texts)}
+        values |= {name: value for name, (value, _) in of_texts.items()}
+        why |= {name: reason for name, (_, reason) in of_texts.items()}
     parse_hyperparameters(values)
     return values, why
 
@@ -90,6 +91,46 @@ def _classes(raw: RawTables) -> tuple[list[int | str], str]:
     counts: Mapping[str, int] = raw.labels
     rarer = min(labels[::-1], key=lambda label: counts[str(label)])
     return sorted(labels, key=lambda label: label == rarer), f"class 1 is {rarer}, the rarer label"
+
+
+def _notations(raw: RawTables) -> dict[str, Any]:
+    """Return the settings that say how cells are read, where it is not the default."""
+    numbers, dates = raw.of_role("number"), raw.of_role("date")
+    values: dict[str, Any] = {}
+    if parts := {column.name: column.part for column in raw.columns.values() if column.part}:
+        values["category_part"] = parts
+    formats = {name: raw.columns[name].facts.number_format for name in numbers}
+    if formats := {name: written for name, written in formats.items() if written}:
+        values["number_format"] = formats
+    utc = {name: UTC_SUFFIX if raw.columns[name].facts.notations.reads_utc else "" for name in dates}
+    days = {name: f"{raw.columns[name].facts.date_format}{utc[name]}" for name in dates}
+    if days := {name: written for name, written in days.items() if written != ISO}:
+        values["date_format"] = days
+    if raw.written.null_values:
+        values["null_values"] = list(raw.written.null_values)
+    return values
+
+
+def _text_steps(raw: RawTables, texts: Sequence[str]) -> dict[str, tuple[list[TextStep], str]]:
+    """Return the steps of each text whose cells need others than the default, by setting, and the reason."""
+    found = {}
+    fields = {"text_processing_steps": (texts, FULL_TEXT_STEPS)}
+    if len(texts) == 2:
+        fields = {
+            "primary_text_processing_steps": (texts[:1], FULL_TEXT_STEPS),
+            "secondary_text_processing_steps": (texts[1:], EVENT_TEXT_STEPS),
+        }
+    for setting, (columns, default) in fields.items():
+        facts, reasons, steps = [raw.columns[name].facts for name in columns], [], list(default)
+        if "html_normalizer" not in steps and any(each.has_html for each in facts):
+            steps.insert(steps.index("text_normalizer"), "html_normalizer")
+            reasons.append("the texts have HTML, which html_normalizer removes")
+        if "emoji_remover" in steps and any(each.has_emoji for each in facts):
+            steps.remove("emoji_remover")
+            reasons.append("the texts have emoji, which stay; to remove them, add emoji_remover before text_normalizer")
+        if reasons:
+            found[setting] = steps, "; ".join(reasons)
+    return found
 
 
 def _length(raw: RawTables, texts: list[str]) -> tuple[int, str]:

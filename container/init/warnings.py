@@ -90,7 +90,7 @@ def _of_groups(raw: RawTables) -> Iterator[str]:
         facts = column.facts
         if (
             column.role in ("category", "ignored")
-            and facts.is_named_person
+            and facts.is_named("person")
             and facts.distinct > 20
             and facts.repeats > 0.1
         ):

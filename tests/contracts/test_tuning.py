@@ -8,7 +8,7 @@ import pytest
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import cast_value, choose_settings, parse_hyperparameters, read_settings
 from contracts.hyperparameters import Hyperparameters
-from contracts.model_classes import MODEL_CLASSES, TWO_TEXT_CLASSES
+from contracts.model_classes import MODEL_CLASSES
 from contracts.tuning import Tuning
 from contracts.tuning_space import describe_space, num_combinations, space_of, tunable
 from testing.jobs import CONFIGURATION, TWO_TEXTS, write_job
@@ -117,7 +117,7 @@ def test_the_default_space_of_every_model_class_has_only_settings_with_an_effect
         if MODEL_CLASSES[name].encoder != "transformer":
             return
         encoder = {"tokenizer": "some/encoder", "encoder_config": {}, "reinit_layers": 0, **encoder}
-    texts = TWO_TEXTS if name in TWO_TEXT_CLASSES else {}
+    texts = ({"text_name": None}, {}, TWO_TEXTS)[MODEL_CLASSES[name].num_texts]
     hp = parsed({**texts, "model_class": name, **encoder})
     space = space_of(hp)
     assert "lr" in space

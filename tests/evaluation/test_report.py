@@ -192,13 +192,15 @@ def test_the_advice_about_cut_text_names_the_setting_that_cut_it(tmp_path, chunk
 def test_what_was_cut_and_imputed_is_listed_with_its_share(tmp_path):
     made = two_splits()
     train = made.data_summary["splits"]["train"]
-    train["texts"]["text"].update(truncated_records=100, cut_tokens=4321)
+    train["texts"]["text"].update(truncated_records=100, cut_tokens=4321, without_emoji=50, unknown_tokens=77)
     train["numeric"]["price"].update(imputed=310, missing=310)
     made.data_summary["splits"]["test"]["categories"]["color"]["unseen_rows"] = 40
     markup = report(tmp_path, made)
     rows = "\n".join(rows_of(markup, "changed"))
     assert "price missing, imputed with 20.5 310 31.0%" in rows
     assert "chat records truncated 100 10.0%" in rows
+    assert "chat emoji removed (emoji_remover) 50 5.0%" in rows
+    assert "chat tokens unknown to the tokenizer 77" in rows
     assert "4,321" in rows
     text = Page(markup).text
     assert "chat was truncated in 10.0% of train" in text

@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from container.__main__ import main
+from container.predictor import Predictor
 from container.results.finish import init_warnings
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import SPLITS, JobPaths
@@ -81,6 +82,34 @@ def test_two_texts_have_an_encoder_each_and_three_are_joined(tmp_path):
     found = settings(run_init(tmp_path, raw.assign(reply=raw["answer"] + " again"), "--force"))
     assert (found["text_name"], found["model_class"]) == (["review", "answer", "reply"], "multimodal_bert")
     assert found["max_sen_len"] == 256
+
+
+def test_a_table_without_a_text_and_parts_of_values_become_a_job_that_trains(tmp_path):
+    raw = raw_table().drop(columns="review")
+    domains = np.where(np.arange(ROWS) % 5 > 0, raw["outcome"], raw["colour"])
+    paths = run_init(tmp_path, raw.assign(mail=raw["ticket"] + "@" + domains + ".org"))
+    found = settings(paths)
+    assert (found["model_class"], found["category_part"]) == ("tabular", {"mail": "domain"})
+    assert not {"text_name", "tokenizer", "max_sen_len"} & found.keys()
+    (paths.config / "hyperparameters.json").write_text(json.dumps({**found, "max_epochs": 1}))
+    run_train(paths)
+    predictor = Predictor.load(paths.model)
+    record = {"price": "$3,000.00", "colour": "red", "mail": "new@Yes.org"}
+    first, second = predictor.predict([record, {**record, "mail": "new@no.org"}])
+    assert first[1] > second[1] + 0.2
+    assert {part["part"] for part in predictor.explain([record])[0]["contributions"]} == set(record)
+
+
+def test_texts_with_emoji_keep_them_and_a_second_text_with_html_is_cleaned(tmp_path):
+    raw = raw_table().assign(review=lambda table: table["review"] + " \N{SLIGHTLY SMILING FACE}")
+    raw = raw.assign(body="<p>" + raw["review"][::-1].to_numpy() + "</p>")
+    found = settings(run_init(tmp_path, raw))
+    assert "emoji_remover" not in found["primary_text_processing_steps"]
+    assert found["secondary_text_processing_steps"][1] == "html_normalizer"
+    (tmp_path / "one").mkdir()
+    assert (
+        "emoji_remover" not in settings(run_init(tmp_path / "one", raw.drop(columns="body")))["text_processing_steps"]
+    )
 
 
 def test_the_splits_have_all_rows_unchanged_and_do_not_depend_on_their_order(tmp_path):
@@ -413,7 +442,7 @@ def test_a_column_whose_role_the_user_chose_gets_no_warning_of_its_cells(tmp_pat
         (lambda raw: raw.head(2), "split (val|test) would have no row"),
         (lambda raw: raw.rename(columns={"price": "colour"}), "'colour' occurs twice"),
         (lambda raw: raw.rename(columns={"outcome": "result"}), "which column is the label"),
-        (lambda raw: raw[["outcome"]].assign(constant=1), "no column is a text, a number or a category"),
+        (lambda raw: raw[["outcome"]].assign(constant=1), "no column is a text, a number, a category or a date"),
     ],
 )
 def test_a_table_of_which_no_model_can_be_trained_is_one_error(changed, cause, tmp_path, capsys):

@@ -242,7 +242,8 @@ def test_chunks_beyond_max_chunks_are_cut_from_the_end_and_counted() -> None:
 def test_a_record_without_text_is_one_chunk_of_the_special_tokens(blank: str | None) -> None:
     encoded = TextProcessor(field(), tokenizer_of("wordpiece")).process([blank])
     assert chunks_of(encoded) == [[[2, 3]]]
-    assert encoded.counts == TextCounts(records=1, chunks=1, tokens=2, empty_records=1)
+    removed = {"without_emoji": blank == "👍", "without_html": blank == "<p></p>"}
+    assert encoded.counts == TextCounts(records=1, chunks=1, tokens=2, empty_records=1, **removed)
 
 
 def test_a_message_without_tokens_makes_no_chunk_beside_others() -> None:
@@ -449,6 +450,16 @@ def test_no_joined_text_vanishes_where_chunks_are_limited(steps: tuple[str, ...]
     assert 0 <= len(first) - len(third) <= 1
     assert counts.truncated_records == 1
     assert counts.cut_tokens == 2 * len(tokenizer.encode_batch([long])[0]) - len(first) - len(third)
+
+
+@pytest.mark.parametrize(("kind", "unknown"), [("wordpiece", 2), ("byte_level", 0)])
+def test_what_steps_remove_and_what_the_tokenizer_does_not_know_is_counted(kind: str, unknown: int) -> None:
+    texts = ["the dress 👍", "<b>the</b> dress", "the 中 dress 文", None]
+    encoded = TextProcessor(field(), tokenizer_of(kind)).process(texts)
+    counts = (encoded.counts.without_emoji, encoded.counts.without_html, encoded.counts.unknown_tokens)
+    assert counts == (1, 1, unknown)
+    kept = TextProcessor(dataclasses.replace(field(), steps=("tokenizer",)), tokenizer_of(kind)).process(texts)
+    assert (kept.counts.without_emoji, kept.counts.without_html) == (0, 0)
 
 
 def test_joined_texts_without_a_limit_keep_every_token_and_fill_their_chunks() -> None:
