@@ -48,9 +48,9 @@ class TableSettings(Settings):
     """
 
     category_part: dict[str, CategoryPart] = declare({}, scope="prepare", needs=(conditions.CATEGORIES,))
-    """Part of each value of a categorical column that becomes its category: domain (of an e-mail address or a URL),
-    top_level_domain, first_byte (of an IP address), first_2 or first_3 (letters or digits, of a phone number or a zip
-    code). Requests have the whole value.
+    """Part of each value of a categorical column that becomes its category. domain and top_level_domain are for e-mail
+    addresses and URLs, first_byte for IP addresses, first_2 and first_3 for phone numbers and zip codes. Requests have
+    the whole value.
     """
 
     imputation_strategy: Literal["mean", "median", "mode"] = declare(
