@@ -18,10 +18,11 @@ from container.processes import set_up_logging
 from container.serving.answers import ERROR, LABEL, REASONS, reasons_json
 from container.serving.model import Prediction, ServedModel
 from container.serving.parts import Part
-from container.tables.channel_files import TableSlice, check_names, check_present
+from container.tables.channel_files import TableSlice
 from container.tables.column_types import label_column
 from container.tables.part_files import PartFiles, open_tables
 from container.tables.reading import Reading
+from container.tables.table_file import check_names, check_present
 from container.tables.writer import TableWriter, check_output
 from contracts.artifacts import ROW_NUMBER
 from contracts.errors import ContractError

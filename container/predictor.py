@@ -21,8 +21,8 @@ from container.errors import RecordTooLongError
 from container.model_files import check_model_files
 from container.preprocessing.risk_tables import MISSING
 from container.preprocessing.transform import Preprocessor
-from container.tables.channel_files import Origin
 from container.tables.records import records_to_table
+from container.tables.table_file import Origin
 from contracts import artifacts
 from contracts.errors import ContractError, first_line, shown
 from contracts.input_files import read_as

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from container.errors import RecordTooLongError
 from container.preprocessing.fitted import FittedPreprocessing
-from container.tables.channel_files import Origin
+from container.tables.table_file import Origin
 from container.tables.values import texts
 from container.text.cleaning import DIALOGUE_MARKER, split_dialogue
 from contracts.errors import ContractError

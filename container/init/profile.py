@@ -19,10 +19,11 @@ from container.steps.preprocess.column_sample import ColumnNotations
 from container.steps.preprocess.data_profile import DataProfile
 from container.steps.preprocess.row_split import key_hashes
 from container.steps.preprocess.times import TimeColumn
-from container.tables.channel_files import TableSlice, check_present
+from container.tables.channel_files import TableSlice
 from container.tables.duplicate_ids import content_hashes
 from container.tables.part_files import PartFiles, named_files, open_part_files
 from container.tables.reading import Reading
+from container.tables.table_file import check_present
 from container.tables.values import keys
 from contracts.errors import ContractError
 from contracts.paths import CHANNEL_ALIASES, SPLITS

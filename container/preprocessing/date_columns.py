@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 
 from container.preprocessing.numeric_summary import NumericSummary
-from container.tables.channel_files import Origin
 from container.tables.dates import DateReading, date_parts
 from container.tables.notations import DateNotations
+from container.tables.table_file import Origin
 from container.tables.values import as_plain, contiguous
 from contracts.errors import ContractError, shown
 from contracts.tabular_inputs import DATE_PARTS, date_inputs

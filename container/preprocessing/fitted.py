@@ -18,8 +18,8 @@ from container.preprocessing.category_parts import category_part
 from container.preprocessing.labels import Label, LabelMap
 from container.preprocessing.numeric_transform import NumericTransformParameters
 from container.preprocessing.risk_tables import RiskTable, category_keys, category_names, parse_risk_table
-from container.tables.channel_files import Origin
 from container.tables.dates import DateReading
+from container.tables.table_file import Origin
 from container.tables.values import Kind, kind_of_texts, numbers
 from contracts import artifacts
 from contracts.errors import ContractError, one_line

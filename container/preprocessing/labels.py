@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from container.tables.channel_files import Origin
+from container.tables.table_file import Origin
 from container.tables.values import contiguous, keys
 from contracts.errors import ContractError, shown
 

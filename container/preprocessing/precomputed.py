@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from container.tables.channel_files import check_present
+from container.tables.table_file import check_present
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.input_files import check_stand_in, read_json

@@ -5,7 +5,7 @@ import hashlib
 import numpy as np
 import pyarrow as pa
 
-from container.tables.channel_files import Origin
+from container.tables.table_file import Origin
 from container.tables.values import contiguous, keys, numbers, refuse_values
 from contracts.errors import ContractError
 

@@ -15,12 +15,12 @@ from container.preprocessing.labels import LabelCollector, LabelMap, given_label
 from container.preprocessing.numeric_summary import DISTINCT_LIMIT, NumericSummary
 from container.preprocessing.risk_tables import CategoryCounts, fold_of
 from container.preprocessing.row_columns import group_numbers, read_weights
-from container.tables.channel_files import Origin, TableSlice, iter_tables
+from container.tables.channel_files import TableSlice, iter_tables
 from container.tables.column_types import is_number, is_text
 from container.tables.dates import DateReading, date_columns
 from container.tables.duplicate_ids import DuplicateIds
 from container.tables.number_notations import units_of
-from container.tables.table_file import format_of
+from container.tables.table_file import Origin, format_of
 from container.tables.values import Kind, contiguous, keys, kind_of_texts, kind_of_type, numbers
 from contracts.errors import ContractError, shown
 from contracts.hyperparameters import Hyperparameters

@@ -17,7 +17,8 @@ import pyarrow as pa
 from container.preprocessing.risk_tables import FoldedRisks
 from container.preprocessing.transform import Preprocessor, TransformCounts, Transformed
 from container.processes import end_with_parent
-from container.tables.channel_files import Origin, TableSlice
+from container.tables.channel_files import TableSlice
+from container.tables.table_file import Origin
 from contracts.errors import ContractError
 
 logger = logging.getLogger(__name__)

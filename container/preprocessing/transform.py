@@ -13,9 +13,9 @@ from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.labels import UNLABELLED
 from container.preprocessing.risk_tables import FoldedRisks, category_codes
 from container.preprocessing.row_columns import group_numbers, read_weights
-from container.tables.channel_files import Origin, missing_column
 from container.tables.dates import date_columns
 from container.tables.records import check_single_values
+from container.tables.table_file import Origin, missing_column
 from container.tables.values import contiguous, texts
 from container.text.chunk_tokenizer import ChunkTokenizer
 from container.text.encoder_config import check_positions, read_config

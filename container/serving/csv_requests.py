@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from container.serving.errors import bad_request, check_limit
 from container.serving.parts import MAX_COLUMNS, PART_BYTES, PART_RECORDS, Part, check_columns, grouped
-from container.tables.channel_files import check_names
 from container.tables.csv_blocks import Block, CsvText, first_cells
 from container.tables.csv_files import text_start
+from container.tables.table_file import check_names
 from contracts.errors import ContractError, invalid_rows, shown
 from contracts.serving import ServingSettings
 from contracts.spelling import as_named

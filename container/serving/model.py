@@ -20,7 +20,7 @@ from container.serving.calibration import calibrated
 from container.serving.errors import RequestError
 from container.serving.parts import Part
 from container.serving.requests import Request
-from container.tables.channel_files import Origin, check_names, missing_column
+from container.tables.table_file import Origin, check_names, missing_column
 from contracts.errors import ContractError, one_line
 from contracts.package_inputs import CalibrationMap
 from contracts.serving import CALIBRATION, ServingSettings

@@ -9,9 +9,9 @@ import pyarrow.parquet as pq
 
 from container.serving.errors import bad_request, check_limit
 from container.serving.parts import MAX_COLUMNS, PART_BYTES, PART_RECORDS, Part, check_columns, grouped
-from container.tables.channel_files import check_names
 from container.tables.column_types import is_text, plain_type, refused_cells
 from container.tables.records import records_to_table
+from container.tables.table_file import check_names
 from contracts.errors import first_line
 from contracts.serving import ServingSettings
 from contracts.spelling import as_named

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from container.attribution.parts import Question
 from container.serving.errors import bad_request
-from container.tables.channel_files import Origin, missing_column
 from container.tables.column_types import unpacked
+from container.tables.table_file import Origin, missing_column
 
 # A part takes up to 30 times its bytes in memory; fewer records would fill the model's batches less well.
 PART_RECORDS, PART_BYTES = 1000, 1 << 18

@@ -16,9 +16,9 @@ from container.serving.errors import RequestError, bad_request, check_limit
 from container.serving.media_types import HEADERS, MediaType, request_type
 from container.serving.parquet_requests import parquet_parts
 from container.serving.parts import MAX_COLUMNS, Part, check_columns, grouped
-from container.tables.channel_files import check_names
 from container.tables.json_files import REQUEST_DECODER
 from container.tables.records import records_to_table
+from container.tables.table_file import check_names
 from contracts.errors import ContractError, shown
 from contracts.serving import CSV, JSON, JSON_LINES, ServingSettings
 

@@ -9,15 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from container.tables.column_types import as_common, common_schema
-from container.tables.table_file import (  # noqa: F401 - names that others import from here
-    Origin,
-    TableFile,
-    check_names,
-    check_present,
-    format_of,
-    missing_column,
-    open_file,
-)
+from container.tables.table_file import Origin, TableFile, format_of, open_file
 from contracts.errors import ContractError
 
 GROUPED_BYTES = 4 << 20  # most bytes of a slice with the rows of several files

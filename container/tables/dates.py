@@ -11,9 +11,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from container.tables.channel_files import Origin
 from container.tables.column_types import is_text
 from container.tables.number_notations import MISSING_NUMBERS, is_missing
+from container.tables.table_file import Origin
 from container.tables.values import contiguous, keys, refuse_values
 from contracts.errors import RowErrors
 from contracts.tabular_inputs import date_inputs

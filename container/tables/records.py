@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from container.tables.channel_files import Origin, check_names
 from container.tables.column_types import (
     NESTED_CELLS,
     decode,
@@ -22,6 +21,7 @@ from container.tables.column_types import (
     refused_cells,
     replace_surrogates,
 )
+from container.tables.table_file import Origin, check_names
 from container.tables.values import texts
 from contracts.errors import ContractError, RowErrors, invalid_rows, shown
 from contracts.spelling import as_named

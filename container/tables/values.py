@@ -17,9 +17,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from container.tables.channel_files import Origin
 from container.tables.column_types import exact_integers, is_number, is_text, widen_floats
 from container.tables.number_notations import NULL, read_numbers, replaced, trimmed, units
+from container.tables.table_file import Origin
 from contracts.errors import ContractError, RowErrors, shown
 from contracts.value_types import LARGEST_NUMBER, NUMBER_FORMATS, NumberFormat
 

@@ -8,7 +8,7 @@ import pytest
 
 from container.attribution.parts import LEVELS, MOST_PIECES, Question, check_pieces, parts_of
 from container.errors import RecordTooLongError
-from container.tables.channel_files import Origin
+from container.tables.table_file import Origin
 from contracts.errors import ContractError
 from testing.table_jobs import fit, table
 

@@ -21,8 +21,9 @@ from hypothesis import strategies as st
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.risk_tables import category_keys
 from container.preprocessing.transform import Preprocessor
-from container.tables.channel_files import Origin, iter_tables
+from container.tables.channel_files import iter_tables
 from container.tables.records import check_single_values, records_to_table
+from container.tables.table_file import Origin
 from container.tables.values import keys
 from contracts.errors import ContractError
 from contracts.serving import PARQUET

@@ -19,7 +19,7 @@ from container.preprocessing.labels import (
     learned_labels,
 )
 from container.preprocessing.scan import SplitStatistics, TableColumns, scan_held_out, scan_train
-from container.tables.channel_files import Origin
+from container.tables.table_file import Origin
 from contracts.errors import ContractError
 from testing.table_jobs import settings, table, write_table
 

@@ -20,8 +20,9 @@ from container.preprocessing.precomputed import Precomputed
 from container.preprocessing.risk_tables import FoldedRisks
 from container.preprocessing.scan import SplitStatistics, TableColumns, scan_train
 from container.preprocessing.transform import Preprocessor
-from container.tables.channel_files import Origin, TableSlice, iter_tables
+from container.tables.channel_files import TableSlice, iter_tables
 from container.tables.records import records_to_table
+from container.tables.table_file import Origin
 from contracts.errors import ContractError
 from testing.table_jobs import fit, settings, table, write_table, write_tokenizer
 

@@ -20,7 +20,7 @@ from container.serving.media_types import MediaType
 from container.serving.model import ServedModel
 from container.serving.parts import PART_RECORDS, Part
 from container.serving.requests import read_request
-from container.tables.channel_files import Origin
+from container.tables.table_file import Origin
 from container.text.tokenization import TextProcessor
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings

@@ -32,7 +32,7 @@ from container.serving.media_types import MediaType, request_type, response_type
 from container.serving.model import Prediction, ServedModel
 from container.serving.requests import read_request
 from container.serving.runner import Turns
-from container.tables.channel_files import Origin
+from container.tables.table_file import Origin
 from container.tables.values import keys, numbers
 from contracts.errors import ContractError
 from contracts.package_inputs import CalibrationMap

@@ -26,7 +26,7 @@ from container.steps.preprocess.row_split import (
     unit_interval,
 )
 from container.steps.preprocess.times import TimeColumn
-from container.tables.channel_files import Origin
+from container.tables.table_file import Origin
 from container.tables.values import numbers
 from contracts.errors import ContractError
 from contracts.step_contract import processing_config, processing_resources

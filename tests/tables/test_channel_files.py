@@ -14,17 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from container.tables.channel_files import (
-    Origin,
-    check_names,
-    column_names,
-    input_format,
-    iter_tables,
-    read_head,
-    read_rows,
-)
+from container.tables.channel_files import column_names, input_format, iter_tables, read_head, read_rows
 from container.tables.data_files import find_data_files
 from container.tables.records import check_single_values, records_to_table
+from container.tables.table_file import Origin, check_names
 from container.tables.values import keys, numbers, texts
 from container.tables.writer import TableWriter
 from contracts.errors import ContractError

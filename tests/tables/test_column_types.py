@@ -12,8 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from container.serving.errors import RequestError
-from container.tables.channel_files import Origin, iter_tables
+from container.tables.channel_files import iter_tables
 from container.tables.records import check_single_values, records_to_table
+from container.tables.table_file import Origin
 from container.tables.values import keys, numbers, texts
 from contracts.errors import ContractError
 from contracts.serving import PARQUET

@@ -8,8 +8,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from container.tables.channel_files import Origin
 from container.tables.dates import ISO, DateReading, date_columns, date_parts, read_dates
+from container.tables.table_file import Origin
 from contracts.errors import ContractError
 from contracts.tabular_inputs import DATE_PARTS
 

@@ -6,9 +6,9 @@ import pyarrow as pa
 import pytest
 
 from container.serving.errors import RequestError
-from container.tables.channel_files import Origin
 from container.tables.part_files import find_part_files
 from container.tables.records import records_to_table
+from container.tables.table_file import Origin
 from container.tables.values import keys, numbers, texts
 from contracts.errors import ContractError
 from contracts.serving import JSON, JSON_LINES

@@ -6,7 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from container.tables.channel_files import Origin
+from container.tables.table_file import Origin
 from container.tables.values import numbers
 from contracts.errors import ContractError
 from testing.table_jobs import fit, settings, table

@@ -13,9 +13,10 @@ import pyarrow as pa
 from container.archives import extract_archive
 from container.evaluation.predictions import SplitPredictions
 from container.preprocessing.labels import UNLABELLED, Label, LabelMap, learned_labels
-from container.tables.channel_files import TableSlice, check_present
+from container.tables.channel_files import TableSlice
 from container.tables.data_files import data_files
 from container.tables.part_files import PartFiles, open_part_files
+from container.tables.table_file import check_present
 from container.tables.values import keys, numbers
 from contracts import artifacts
 from contracts.errors import ContractError

@@ -24,9 +24,9 @@ from container.steps.metrics.read_predictions import (
 from container.steps.metrics.reports import metrics_content, model_statistics, report_content
 from container.steps.metrics.summary import metrics_summary
 from container.steps.program import StepRun
-from container.tables.channel_files import Origin, check_present, missing_column
 from container.tables.data_files import data_files
 from container.tables.part_files import PartFiles, open_part_files
+from container.tables.table_file import Origin, check_present, missing_column
 from container.tables.values import keys, numbers
 from contracts import artifacts
 from contracts.errors import ContractError, shown

@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from container.tables.channel_files import Origin
 from container.tables.column_types import is_number, is_text
 from container.tables.dates import read_dates
 from container.tables.notations import DateNotations, NumberNotations
+from container.tables.table_file import Origin
 from container.tables.values import keys, numbers
 from contracts.value_types import DATE_FORMATS, EPOCHS, UTC_SUFFIX, NumberFormat
 

@@ -31,8 +31,9 @@ from container.steps.preprocess.row_split import (
 )
 from container.steps.preprocess.times import TimeColumn
 from container.steps.program import StepRun, is_sharded
-from container.tables.channel_files import Origin, TableSlice, check_present
+from container.tables.channel_files import TableSlice
 from container.tables.part_files import PartFiles, find_part_files, read_signature
+from container.tables.table_file import Origin, check_present
 from container.tables.values import contiguous, keys
 from container.tables.writer import TableWriter
 from contracts.errors import ContractError

@@ -5,10 +5,10 @@ import logging
 import numpy as np
 import pyarrow as pa
 
-from container.tables.channel_files import Origin
 from container.tables.column_types import is_number, is_text
 from container.tables.notations import DateNotations
 from container.tables.number_notations import read_numbers
+from container.tables.table_file import Origin
 from container.tables.values import as_plain, contiguous
 from contracts.errors import ContractError
 from contracts.value_types import DATE_FORMATS, EPOCHS, LARGEST_NUMBER, UTC_SUFFIX
