@@ -122,17 +122,13 @@ def fit_companion(
         linear = LinearText((), np.empty(0))
         trees = table = fit_trees(tabular, codes, **given)
     uses_texts = table is None or (bool(fields) and _is_better(trees, table, codes, weights=weights))
-    if not uses_texts:
-        assert table is not None
-        trees = table
+    trees = trees if uses_texts or table is None else table
     log_shares = _log_shares(totals * (counts.sum() / totals.sum()), class_weights, classes)
     companion = build_companion(
         fields, bags, linear, trees, num_numbers=tabular.shape[1], classes=classes, log_shares=log_shares
     )
     fitted = Fitted(companion, trees, table, classes, log_shares, rows, uses_texts, codes)
-    checked = np.unique(np.linspace(0, len(rows) - 1, _CHECKED_ROWS).astype(np.int64))
-    scores = linear.scores([matrix[checked] for matrix in terms]) if fields else np.empty((len(checked), 0))
-    _check_graph(fitted, _take(chosen, checked), fields, linear=linear, scores=scores)
+    _check_graph(fitted, chosen, fields, linear=linear, terms=terms)
     return fitted
 
 
@@ -150,13 +146,13 @@ def _log_shares(counts: np.ndarray, class_weights: Sequence[float], classes: np.
 
 def _check_graph(
     fitted: Fitted,
-    records: Sequence[RecordArrays],
+    chosen: Sequence[RecordArrays],
     fields: Sequence[ModelTextField],
     *,
     linear: LinearText,
-    scores: np.ndarray,
+    terms: Sequence[sparse.csr_matrix],
 ) -> None:
-    """Raise NotMade if the graph computes something else than `linear` and the trees for these training rows.
+    """Raise NotMade if the graph computes something else than `linear` and the trees for some of the chosen rows.
 
     The trees get the graph's own scores, so both sides compare equal numbers with equal thresholds, and only the sum of
     the leaves is rounded differently. The error of a 16-bit weight is at most 1/65534 of the largest one, so that of a
@@ -164,8 +160,11 @@ def _check_graph(
     wrong because a library changed is wrong for most rows.
 
     Args:
-        scores: of `linear`. [R, S]
+        terms: of each text of these rows. [N, R] each
     """
+    checked = np.unique(np.linspace(0, len(fitted.rows) - 1, _CHECKED_ROWS).astype(np.int64))
+    records = _take(chosen, checked)
+    scores = linear.scores([matrix[checked] for matrix in terms]) if fields else np.empty((len(checked), 0))
     logits, found = predict(fitted.companion, records, fields)
     largest = max([1.0, *(float(np.abs(weights).max()) for weights in linear.weights)])
     tabular = np.concatenate([part.tabular for part in records])

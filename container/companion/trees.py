@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from container.companion.linear import FOLDS, num_columns
+from container.cores import threads_for
 
 if TYPE_CHECKING:
     from sklearn.ensemble import HistGradientBoostingClassifier
@@ -136,16 +137,17 @@ def fit_trees(
     binned = bins(features)
     most_rounds, rate = schedule(len(labels), num_features=features.shape[1], num_classes=num_classes)
     boosting = partial(_boosting, learning_rate=rate, random_state=seed % 2**32)
-    tried = [
-        _hold_out(
-            partial(boosting, max_leaf_nodes=leaves), binned, labels,
-            leaves=leaves, most_rounds=most_rounds, weights=weights, folds=folds,
-        )
-        for leaves in sizes
-    ]  # fmt: skip
-    best = min(tried, key=lambda size: float((weights * size.losses(labels)).mean()))
-    model = boosting(max_leaf_nodes=best.leaves, max_iter=best.rounds, early_stopping=False)
-    model.fit(binned, labels, sample_weight=weights)
+    with threads_for(features.size):
+        tried = [
+            _hold_out(
+                partial(boosting, max_leaf_nodes=leaves), binned, labels,
+                leaves=leaves, most_rounds=most_rounds, weights=weights, folds=folds,
+            )
+            for leaves in sizes
+        ]  # fmt: skip
+        best = min(tried, key=lambda size: float((weights * size.losses(labels)).mean()))
+        model = boosting(max_leaf_nodes=best.leaves, max_iter=best.rounds, early_stopping=False)
+        model.fit(binned, labels, sample_weight=weights)
     return FittedTrees(model, bins, best)
 
 

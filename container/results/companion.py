@@ -10,7 +10,6 @@ import numpy as np
 from container.companion.blend import LEAST_GAIN, BlendedCompanion, try_blend
 from container.companion.fit import MOST_ROWS, Fitted, fit_companion, hash_order
 from container.companion.graph import predict
-from container.cores import threads_for
 from container.data.split import PreparedSplit
 from container.errors import NotMade
 from container.evaluation.bootstrap import estimate_metrics
@@ -52,11 +51,10 @@ def add_companion(hp: Hyperparameters, data: JobData, network: Mapping[str, np.n
     began, combined = time.perf_counter(), Combined(None, network)
     try:
         train = data.splits["train"].arrays()
-        with threads_for(len(data.splits["train"]) * (data.prepared.tabular_dim + len(hp.text_fields))):
-            fitted = fit_companion(train, hp.text_fields, class_weights=data.class_weights, seed=hp.seed)
-            combined = replace(combined, out_of_fold=out_of_fold(fitted))  # label_issues needs them, without _blend too
-            if hp.companion:
-                combined = _blend(hp, data, fitted, combined)
+        fitted = fit_companion(train, hp.text_fields, class_weights=data.class_weights, seed=hp.seed)
+        combined = replace(combined, out_of_fold=out_of_fold(fitted))  # label_issues needs them, whatever _blend does
+        if hp.companion:
+            combined = _blend(hp, data, fitted, combined)
     except NotMade as reason:
         combined = replace(combined, report=CompanionReport(False, str(reason)))
     except Exception as error:  # of any type, e.g. out of memory: the network is complete

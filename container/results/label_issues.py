@@ -107,8 +107,7 @@ def report_label_issues(
         networks: probabilities of every row of train by cross-fitted networks, another source. [N, K]
     """
     try:
-        with threads_for(len(data.splits["train"]) * len(data.class_weights)):
-            return _write(folder, data, *sources, None if networks is None else _of_networks(data, networks))
+        return _write(folder, data, *sources, None if networks is None else _of_networks(data, networks))
     except Exception as error:  # of any type, e.g. out of memory: the model is complete
         logger.exception("label_issues: none, because of %s: %s", type(error).__name__, first_line(error))
         return None
@@ -155,7 +154,8 @@ def find_label_issues(found: OutOfFold) -> LabelIssues:
     from cleanlab.rank import get_label_quality_scores
 
     scores = get_label_quality_scores(found.labels, found.probabilities, method="normalized_margin")
-    flagged = np.flatnonzero(confident_learning(found.labels, found.probabilities, n_jobs=1))
+    with threads_for(found.probabilities.size):
+        flagged = np.flatnonzero(confident_learning(found.labels, found.probabilities, n_jobs=1))
     flagged = flagged[np.argsort(scores[flagged], kind="stable")]
     suggested = found.classes[found.probabilities[flagged].argmax(axis=1)]
     return LabelIssues(found.source, len(found.rows), found.rows[flagged], suggested, scores[flagged])

@@ -93,7 +93,8 @@ class PartFiles:
             ContractError: a file that is not of its name's format, nested cells, or types that cannot be combined.
         """
         wanted = self.columns if columns is None else tuple(columns)
-        rows = rows_per_batch or min(source.rows_at_once(ROWS_AT_ONCE) for source in self.sources[:_FILES_LOOKED_AT])
+        at_once = (source.rows_at_once(ROWS_AT_ONCE) for source in self.sources[:_FILES_LOOKED_AT])
+        rows = rows_per_batch or min(at_once, default=ROWS_AT_ONCE)
         return stream(self.sources, wanted, rows_per_batch=rows, missing_is_null=True)
 
 

@@ -98,7 +98,7 @@ def test_merged_weights_have_plain_names_and_give_the_same_logits(tmp_path):
     ("settings", "message"),
     [
         ({"tokenizer": "from_scratch"}, "lora_rank: is 2, but the encoder of 'chat' is from_scratch"),
-        ({"model_class": "lstm"}, "lora_rank: is 2, but lstm reads words and has no layers to adapt"),
+        ({"model_class": "lstm"}, "lora_rank: is 2, but lstm has no transformer to adapt"),
         ({"reinit_layers": 2}, "reinit_layers: is 2 for 'chat', but with lora_rank 2"),
     ],
 )

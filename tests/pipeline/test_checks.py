@@ -184,7 +184,7 @@ SCRIPT = "from container.serving.handler import model_fn, input_fn, output_fn\n"
         ("calibration_model", "calibration.json", "[]", r"calibration\.json: contains a list, not an object"),
         ("calibration_model", "map.json", "{}", r"has no file that is named calibration\.json"),
         ("pretrained", ".DS_Store", "", r"inputs\.pretrained: .* has no files"),
-        ("input_data", "table.xlsx", "", r"inputs\.input_data: .* has no file that is named \*\.csv or"),
+        ("input_data", "table.docx", "", r"inputs\.input_data: .* has no file that is named \*\.csv or"),
     ],
 )
 def test_a_local_input_that_a_later_step_would_refuse_is_named_before_anything_runs(

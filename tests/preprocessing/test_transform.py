@@ -131,7 +131,7 @@ def test_unlabelled_rows_are_dropped_on_request_and_the_rest_keep_their_numbers(
     [
         ({"x": ["1", "two", "3"]}, r"/d/a.csv: row 9, column 'x': 'two' is not a number"),
         ({"label": [0, 1, 9]}, r"/d/a.csv: row 10, column 'label': 9 is not one of the labels \[0, 1\]"),
-        ({"y": [[1], [2], [3]]}, r"/d/a.csv: row 8: column 'y' contains a list"),
+        ({"y": [[{"a": 1}]] * 3}, r"/d/a.csv: row 8: column 'y' contains a list"),
     ],
 )
 def test_a_wrong_value_is_named_with_file_row_and_column(columns: dict[str, Any], message: str) -> None:

@@ -116,7 +116,7 @@ def test_a_column_with_the_name_of_a_shape_is_a_column():
         ({"dataframe_split": [1]}, "'dataframe_split' has no lists 'columns' and 'data'"),
         ({"dataframe_split": {"columns": ["chat"], "data": [["a"]]}}, "column 'price' is missing"),
         ({"dataframe_split": {"columns": ["chat", "price", "chat"], "data": []}}, "'chat'"),
-        ({"dataframe_split": {**SPLIT, "data": [[1, 2, "a"], [1]]}}, "record 2: ['1'] is not a list of 3 values"),
+        ({"dataframe_split": {**SPLIT, "data": [[1, 2, "a"], [1]]}}, "record 2: [1] is not a list of 3 values"),
         ({"dataframe_split": {**SPLIT, "data": ["abc"]}}, "record 1: 'abc' is not a list of 3 values"),
         ({"dataframe_split": {**SPLIT, "data": []}}, "the request contains no record"),
         ({"inputs": {"chat": ["a", "b"], "price": [1]}}, "column 'chat' has 2 values, and 'price' has 1"),

@@ -180,12 +180,12 @@ def test_empty_lines_are_records_of_one_column_but_not_before_its_header(begin):
      '\ufeff{"records": [{"chat": "hi", "price": 1, "quantity": 2, "color": null}]}'],
 )  # fmt: skip
 def test_json_is_an_object_or_a_list_of_them(body):
-    assert read(body, JSON).to_pylist() == [{"chat": "hi", "price": "1", "quantity": "2", "color": None}]
+    assert read(body, JSON).to_pylist() == [{"chat": "hi", "price": 1, "quantity": 2, "color": None}]
 
 
 @pytest.mark.parametrize("content_type", [JSON, JSON_LINES])
-@pytest.mark.parametrize(("written", "key"), [("1.0E7", "10000000"), ("1e-5", "1e-05"), ("8.10", "8.10")])
-def test_a_number_in_json_is_the_category_that_it_is_written_as_without_an_exponent(content_type, written, key):
+@pytest.mark.parametrize(("written", "key"), [("1.0E7", "10000000"), ("1e-5", "1e-05"), ("8.10", "8.1")])
+def test_a_number_in_json_is_the_category_of_that_number(content_type, written, key):
     found = read(f'{{"chat": "hi", "price": 1.50, "quantity": 2, "color": {written}}}', content_type)
     assert keys(found["color"]).to_pylist() == [key]
     assert numbers(found["price"], "price", origin=Origin()).tolist() == [1.5]
@@ -201,7 +201,7 @@ def test_the_error_of_a_json_value_that_is_no_object_says_what_a_client_sends():
     [("", JSON, 400, "empty"), ("  \n", CSV, 400, "empty"), ("[]", JSON, 400, "no record"),
      ("chat,price,quantity,color\n", CSV, 400, "no record"), ("[", JSON, 400, "not JSON"),
      ("3", JSON, 400, "neither an object nor a list"),
-     ("[3]", JSON, 400, "record 1: '3' is not an object"),
+     ("[3]", JSON, 400, "record 1: 3 is not an object"),
      ('{"chat": "a", "price": 1, "price": 2}', JSON, 400, "the key 'price' occurs more than once"),
      ('{"chat": "a", "\\ud800": 1}', JSON, 400, r"the column name '\ud800' has a lone surrogate"),
      ("{}", JSON, 400, "no column"), ('{"chat": "hi"}\n{', JSON_LINES, 400, "line 2"),

@@ -376,8 +376,8 @@ def test_the_signature_of_the_loading_step_is_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
-def test_a_column_of_lists_is_left_out(tmp_path: Path, suffix: str) -> None:
-    lay_out(tmp_path, orders(60).assign(tags=[["a"]] * 60), suffix=suffix)
+def test_a_column_of_lists_of_objects_is_left_out(tmp_path: Path, suffix: str) -> None:
+    lay_out(tmp_path, orders(60).assign(tags=[[{"a": "b"}]] * 60), suffix=suffix)
     preprocess(tmp_path)
     assert {tuple(part.columns) for part in splits(tmp_path).values()} == {tuple(orders(1).columns)}
 
@@ -386,7 +386,7 @@ def test_a_column_of_lists_is_left_out(tmp_path: Path, suffix: str) -> None:
     ("frame", "settings", "cause"),
     [
         (orders(0), {}, "has no rows"),
-        (orders(60).assign(tags=[["a"]] * 60), {"GROUP_FIELD": "tags"}, "column 'tags' is of type list<"),
+        (orders(60).assign(tags=[[{"a": "b"}]] * 60), {"GROUP_FIELD": "tags"}, "column 'tags' is of type list<"),
         (
             orders(60).assign(label=pd.Timestamp("2024-01-01T03:00")),
             {"LABEL_MAP": {"2024-01-01": 1, "2024-01-02": 0}},  # as the map would name it

@@ -69,10 +69,10 @@ def test_an_input_that_is_missing_or_empty_or_of_another_kind_is_named(
     folder = input_folder(tmp_path, command, name)
     run_step(tmp_path, command, expect=1, **settings)
     assert message(tmp_path) == f"{step.name}: input {name} is missing: the folder {where} is empty"
-    (folder / "notes.txt").write_text("hello")
+    (folder / "notes.md").write_text("hello")
     run_step(tmp_path, command, expect=1, **settings)
     assert message(tmp_path).startswith(f"{step.name}: input {name} has no file that is named *.csv or *.csv.gz")
-    assert message(tmp_path).endswith("contains notes.txt")
+    assert message(tmp_path).endswith("contains notes.md")
     (folder / "part-0.csv").touch()
     run_step(tmp_path, command, expect=1, **settings)
     assert message(tmp_path) == f"{step.name}: input {name} is empty: {where}/part-0.csv has 0 bytes"

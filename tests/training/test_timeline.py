@@ -13,7 +13,7 @@ from testing.jobs import CONFIGURATION
 def clock(monkeypatch):
     """Returns a function that sets the time, in seconds since the timeline began at 100."""
     now = [100.0]
-    monkeypatch.setattr(time, "time", lambda: now[0])
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
     return lambda seconds: now.__setitem__(0, 100.0 + seconds)
 
 
