@@ -20,7 +20,7 @@ from testing.jobs import REPOSITORY, table
 from testing.serving import serving
 
 ROWS = 3000
-INVALID = {"price": "dear"}, {"price": [1]}, {"chat": "<&" * 5000}, {}
+INVALID = {"price": "dear"}, {"price": [{"usd": 1}]}, {"chat": "<&" * 5000}, {}
 MIB = 1 << 20
 
 

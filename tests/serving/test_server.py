@@ -565,7 +565,7 @@ def test_an_error_is_json_with_the_status_that_a_client_expects(server, asked, s
 @pytest.mark.parametrize("content_type", [JSON, PARQUET])
 def test_lists_matter_only_in_a_column_that_the_model_reads(server, content_type):
     record = {"chat": "a", "price": 1.0, "quantity": 1, "color": "red"}
-    asked = [record, {**record, "tags": ["x"]}, {**record, "color": ["red"]}, {**record, "price": [1.0]}]
+    asked = [record, {**record, "tags": ["x"]}, {**record, "color": [{"a": "red"}]}, {**record, "price": [{"a": 1.0}]}]
     if content_type == JSON:
         answers = [server.ask(json.dumps(one), JSON) for one in asked]
     else:
