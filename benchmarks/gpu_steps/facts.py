@@ -28,7 +28,7 @@ def run(check: Recorder) -> None:
     with check.part("ceilings"):
         size, num_bytes = (256, 1 << 22) if check.tiny else (8192, 4 << 30)
         check.figure("copy_gb_per_s", round(copy_gigabytes_per_second(check.device, num_bytes=num_bytes), 1))
-        check.figure("product_tflops", round(product_tflops(check.device, size=size), 2))
+        check.figure("product_tflops", round(product_tflops(check.device, size=size), 4))
 
 
 def _kernels(check: Recorder) -> None:

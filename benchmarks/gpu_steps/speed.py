@@ -27,7 +27,7 @@ Build = Callable[[], Any]
 
 def run(check: Recorder) -> None:
     init_one_process()
-    check.figure("product_tflops", round(product_tflops(check.device, size=256 if check.tiny else 8192), 2))
+    check.figure("product_tflops", round(product_tflops(check.device, size=256 if check.tiny else 8192), 4))
     check.figure("datasheet_tflops", DATASHEET)
     shapes = (TINY,) if check.tiny else (BASE, SMALL, LARGE)
     rows = [(shape, *mode) for shape in shapes for mode in _modes(check, shape)]
