@@ -16,6 +16,7 @@ CORES = "TRAINER_CORES"  # environment variable: the share of the machine's core
 OMP_THREADS = "OMP_NUM_THREADS"
 _GIVEN = "TRAINER_OMP_NUM_THREADS"  # what the user set OMP_NUM_THREADS to, for the processes of ours
 _VALUES_PER_THREAD = 2_000_000  # numbers that a fit reads in a pass; with fewer, threads wait for each other
+_MOST_THREADS = 2**31 - 1  # that C's int holds: torch ignores more
 _CGROUPS, _OWN_CGROUPS = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
 
@@ -91,7 +92,7 @@ def given_threads(environment: Mapping[str, str]) -> int | None:
     if text is None or CORES in environment:  # a share of the cores, which is no wish of the user
         return None
     number = re.match(r"\s*\+?0*([1-9][0-9]*)", text)  # C's strtol, which ignores what follows the digits
-    if number is None:
+    if number is None or int(number[1]) > _MOST_THREADS:
         log_once(logger, logging.WARNING, f"{OMP_THREADS} is {text!r}, which is no number of threads: it has no effect")
         return None
     return int(number[1])

@@ -77,6 +77,7 @@ SPELLINGS: dict[str, int | None] = {
     "0": None,
     "-2": None,
     "two": None,
+    "999999999999": None,
     "": None,
 }
 
