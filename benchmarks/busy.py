@@ -19,7 +19,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
+import numpy as np
 import torch
+from sklearn.ensemble import HistGradientBoostingClassifier
+from threadpoolctl import threadpool_limits
 
 from benchmarks.printing import print_machine, print_table
 from benchmarks.review_data import ONE_TEXT, REPOSITORY, lay_out_job, read_reviews, require_minilm
@@ -35,6 +38,7 @@ _SPIN = "while True: pass"
 _PHASE = r"{} ([\d.]+) s"
 _RATES = re.compile(r"threads of training: (\d+) of \d+ cores; tokens/s: (.*)")
 _STEPS = 1000
+_FITS = ((1_200, 30), (10_000, 50), (40_000, 50), (100_000, 50), (200_000, 100))
 
 
 @dataclass(frozen=True)
@@ -136,6 +140,8 @@ def main() -> int:
             _measure_jobs(jobs, [before, now], conditions=arguments.conditions, rounds=arguments.rounds)
         if "machines" in arguments.parts:
             _simulate(jobs, now)
+        if "fits" in arguments.parts:
+            _measure_fits()
         if "serving" in arguments.parts:
             now.run(["train", "--root", str(jobs["README's job"])])
             minilm = Path("served").absolute()
@@ -148,7 +154,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Measure whole jobs by threads, and the server.")
     parser.add_argument("--before", type=Path, help="a checkout of an earlier version, to compare with")
     parser.add_argument("--rounds", type=int, default=2)
-    parts = ("jobs", "machines", "serving")
+    parts = ("jobs", "machines", "fits", "serving")
     parser.add_argument("--parts", nargs="+", choices=parts, default=parts)
     parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=tuple(CONDITIONS))
     return parser.parse_args()
@@ -214,6 +220,27 @@ def _measure_jobs(
                 rows.append([condition, key, f"{middle[key]:.0f} s", each, *parts, f"{middle[key] / base:.2f}x"])
         columns = ["condition", "version", "whole job", "each", "training", "companion", f"ratio to {versions[0].name}"]
         print_table(f"{name}, {available_cores()} cores", columns, rows)
+
+
+def _measure_fits() -> None:
+    """Print the time of boosted trees with one thread and with all cores, by the numbers that a fit reads."""
+    rows, generator = [], np.random.default_rng(0)
+    for records, features in _FITS:
+        values = generator.normal(size=(records, features)).astype(np.float32)
+        labels = (values[:, 0] + generator.normal(size=records) > 0).astype(int)
+        for condition in ("quiet", "beside a busy process"):
+            seconds = {}
+            for threads in (1, available_cores()):
+                with CONDITIONS[condition](), threadpool_limits(threads):
+                    began = time.monotonic()
+                    HistGradientBoostingClassifier(max_iter=50, early_stopping=False).fit(values, labels)
+                    seconds[threads] = time.monotonic() - began
+            one, all_cores = seconds.values()
+            times = f"{one:.2f} s", f"{all_cores:.2f} s", f"{all_cores / one:.2f}x"
+            rows.append([f"{records:,} x {features}", f"{values.size:,}", condition, *times])
+            print(*rows[-1], flush=True)
+    columns = ["rows x features", "numbers", "condition", "1 thread", f"{available_cores()} threads", "ratio"]
+    print_table("A fit of 50 boosted trees by its threads", columns, rows)
 
 
 def _simulate(jobs: Mapping[str, Path], version: Version) -> None:

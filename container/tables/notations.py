@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -90,12 +91,13 @@ class _Notations:
         cells = contiguous(column)
         self.cells += len(cells)
         if may_skip:  # then no caller needs a value for each row
-            cells = cells.filter(pc.not_equal(cells, "")) if is_text(cells.type) else cells.drop_null()
-        never_read = self._skips >= _HOPELESS and not any(each.read for each in self.counts.values())
-        if may_skip and len(cells) > _SCREENED and (never_read or self._is_hopeless(cells)):
-            self.skipped += len(cells)
-            self._skips += 1
-            return {}
+            is_filled = pc.not_equal(cells, "") if is_text(cells.type) else cells.is_valid()
+            filled = pc.sum(is_filled).as_py() or 0
+            if self._never_reads or (filled > _SCREENED and self._is_hopeless(cells.filter(is_filled))):
+                self.skipped += filled
+                self._skips += 1
+                return {}
+            cells = cells.filter(is_filled)
         found = self._read(cells)
         for name, each in found.items():
             self.counts[name].add(cells, each)
@@ -104,6 +106,10 @@ class _Notations:
         slack = {name: max(_SLACK, each.read // 100) for name, each in self.counts.items()}
         self.counts = {name: each for name, each in self.counts.items() if each.unread <= fewest + slack[name]}
         return {name: found[name] for name in self.counts}
+
+    @property
+    def _never_reads(self) -> bool:
+        return self._skips >= _HOPELESS and not any(each.read for each in self.counts.values())
 
     def _is_hopeless(self, cells: pa.Array) -> bool:
         """Return whether no candidate reads any of a hundred cells; drop those that read half as many as another."""
@@ -154,7 +160,10 @@ class NumberNotations(_Notations):
             values = cells.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False).astype(np.float64)
             self.counts = {PLAIN: self.counts.get(PLAIN, Counts())}  # numbers are themselves
             return {PLAIN: _finite(Numbers(values, np.zeros(len(values), bool)))}
-        plain = _finite(read_numbers(cells, None, missing=self.missing))
+        read_as = partial(read_numbers, missing=self.missing, strict=self._is_strict)
+        if PLAIN not in self.counts:
+            return {written: _finite(read_as(cells, written)) for written in self.counts}
+        plain = _finite(read_as(cells, None))
         found = {PLAIN: plain}
         for written in NUMBER_FORMATS:
             if written not in self.counts:
@@ -164,9 +173,7 @@ class NumberNotations(_Notations):
                 other = other | pc.fill_null(pc.match_substring(trimmed(cells), "."), False).to_numpy(False)
             values, unread = plain.values.copy(), plain.unread.copy()
             if other.any():
-                some = cells.filter(pa.array(other))
-                read = _finite(read_numbers(some, written, missing=self.missing, strict=self._is_strict))
-                values[other], unread[other] = read.values, read.unread
+                values[other], unread[other] = _finite(read_as(cells.filter(pa.array(other)), written))
             found[written] = Numbers(values, unread)
         return {name: found[name] for name in self.counts}
 

@@ -1,7 +1,7 @@
 """Read numbers as people write them: separators of thousands, decimal commas, currencies, percent signs."""
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ MISSING_NUMBERS = (
     "#n/a", "#div/0!", "#value!", "#ref!", "#name?", "#num!", "#null!",
 )  # fmt: skip
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-_SEPARATORS = {"1,234.5": ",.", "1.234,5": ".,"}  # of thousands, and of decimals
+_SEPARATORS = {None: " .", "1,234.5": ",.", "1.234,5": ".,"}  # of thousands, and of decimals
 _BLANKS = r"[ \x{a0}\x{2009}\x{202f}'\x{2019}]"
 # ISO 4217, without funds, metals and tests.
 _CODES = (
@@ -36,7 +36,8 @@ _AFTER = rf"([0-9.,]){_BLANKS}*(?:{_SIGN}|{_LETTERS}|%)$"
 _UNIT = rf"^(?:{_SIGN}|{_LETTERS}|%)$"
 _TWO_UNITS = rf"^[+-]?(?:{_SIGN}|{_LETTERS}).*(?:{_SIGN}|{_LETTERS}|%)$"
 _DECORATED = r"[^+\-0-9.,]|.-"
-_NO_UNIT = rf"[-+0-9.,()]|{_BLANKS}|\x{{2212}}"
+_SIGNS = "%$\u20ac\xa3\xa5"  # the usual units; all others take several passes
+_NO_UNIT = "-+0123456789.,() \xa0\u2009\u202f'\u2019\u2212"
 
 
 class Numbers(NamedTuple):
@@ -96,7 +97,7 @@ def replaced(text: pa.Array, pattern: str, convert: Callable[[pa.Array], pa.Arra
 
 def units(text: pa.Array) -> pa.Array:
     """Return the currency, or the percent sign, of trimmed texts of numbers; "" is none. [R] string"""
-    unit = pc.replace_substring_regex(text, pattern=_NO_UNIT, replacement="")
+    unit = pc.utf8_trim(text, characters=_NO_UNIT)
     unit = pc.if_else(pc.match_substring_regex(unit, pattern=_UNIT), unit, "")
     for sign, name in _NAMES.items():
         unit = pc.if_else(pc.equal(unit, sign), name, unit)
@@ -106,7 +107,7 @@ def units(text: pa.Array) -> pa.Array:
 def units_of(column: pa.Array, values: np.ndarray) -> dict[str, int]:
     """Return how many of the texts that are numbers have each unit; "" is none. [R], [R] float64"""
     numbers = trimmed(column.filter(pa.array(np.isfinite(values))))
-    found = pc.value_counts(pc.replace_substring_regex(numbers, pattern=_NO_UNIT, replacement=""))
+    found = pc.value_counts(pc.utf8_trim(numbers, characters=_NO_UNIT))
     counts: dict[str, int] = {}
     for unit, count in zip(units(found.field("values")).to_pylist(), found.field("counts").to_pylist()):
         counts[unit] = counts.get(unit, 0) + count
@@ -131,16 +132,44 @@ def read_numbers(
     Args:
         written, missing: as for `numbers` of values.py. strict: with a decimal comma, 12.5 is no number.
     """
-    text = trimmed(column)
-    digits = "^-?[0-9]+$" if written else r"^-?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
-    if not pc.all(pc.match_substring_regex(text, pattern=digits)).as_py():  # usual, and needs one pass
-        words = is_missing(text, (*MISSING_NUMBERS, *missing))
-        text = pc.if_else(words, pa.scalar(None, pa.string()), text)
-        if written:
-            text = _plain(text, written, strict=strict)
-        text = replaced(
-            text, "(?i)^(?:true|false)$", lambda found: pc.if_else(pc.match_substring_regex(found, "^[tT]"), "1", "0")
-        )
+    text, written = trimmed(column), written or None  # "" is no notation, as in PLAIN
+    is_usual = pc.fill_null(pc.match_substring_regex(text, pattern=_usual(written)), False)
+    others = ~is_usual.to_numpy(zero_copy_only=False)
+    values, unread = np.empty(len(text)), np.zeros(len(text), bool)
+    values[~others] = _usual_numbers(text.filter(is_usual), written)
+    if others.any():
+        values[others], unread[others] = _other_numbers(text.filter(pa.array(others)), written, missing, strict=strict)
+    return Numbers(values, unread)
+
+
+@lru_cache
+def _usual(written: str | None) -> str:
+    """Return the pattern of the texts that a notation reads without further checks."""
+    thousands, decimal = _SEPARATORS[written]
+    if not written:
+        return r"^-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?$"
+    digits = rf"(?:0|[1-9][0-9]*|[1-9][0-9]{{0,2}}(?:[{thousands}][0-9]{{3}})+)(?:[{decimal}][0-9]+)?"
+    return rf"^(?:-?{digits}(?:[ \x{{a0}}]?[{_SIGNS}])?|[{_SIGNS[1:]}]{digits})$"
+
+
+def _usual_numbers(text: pa.Array, written: str | None) -> np.ndarray:
+    """Return the values of texts that have the pattern of _usual. [R] -> [R] float64"""
+    thousands, decimal = _SEPARATORS[written]
+    if written:
+        text = pc.replace_substring(pc.utf8_trim(text, characters=f" \xa0{_SIGNS}"), thousands, "")
+    if decimal != ".":
+        text = pc.replace_substring(text, decimal, ".")
+    return pc.cast(text, pa.float64()).to_numpy(zero_copy_only=False)
+
+
+def _other_numbers(text: pa.Array, written: str | None, missing: Sequence[str], *, strict: bool) -> Numbers:
+    words = is_missing(text, (*MISSING_NUMBERS, *missing))
+    text = pc.if_else(words, pa.scalar(None, pa.string()), text)
+    if written:
+        text = _plain(text, written, strict=strict)
+    text = replaced(
+        text, "(?i)^(?:true|false)$", lambda found: pc.if_else(pc.match_substring_regex(found, "^[tT]"), "1", "0")
+    )
     wrong = pc.fill_null(pc.invert(pc.match_substring_regex(text, pattern=_NUMBER)), False)
     text = pc.if_else(wrong, pa.scalar(None, pa.string()), pc.utf8_ltrim(text, characters="+"))  # Arrow parses no plus
     values = pc.cast(text, pa.float64()).to_numpy(zero_copy_only=False)
