@@ -11,6 +11,7 @@ joined         preset recommended; the texts are one sequence (text_name is a li
 best           preset best, with joined texts
 two_encoders   preset recommended, with two of the texts
 one_text       preset recommended, with one of the texts
+coded          as joined, but whole numbers of few values are categories, as `init` may read them
 lightgbm, autogluon   others, in an environment of their own (--peers; published_peers.py)
 autogluon_mm   AutoGluon Multimodal with the same encoder and 3 epochs, with autogluon.multimodal in that environment
 """
@@ -38,12 +39,12 @@ SHARED = REPOSITORY.parent / "shared"
 FIGURES = SHARED / "data" / "published" / "figures.csv"
 PEERS = ("lightgbm", "autogluon")
 MULTIMODAL = "autogluon_mm"
-SYSTEMS = ("joined", "best", "two_encoders", "one_text", MULTIMODAL, *PEERS)
+SYSTEMS = ("joined", "best", "two_encoders", "one_text", "coded", MULTIMODAL, *PEERS)
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """The columns of a benchmark's table; the texts in the order of importance."""
+    """The columns of a benchmark's table; the texts in the order of importance; the numbers that may be codes."""
 
     label: str
     id_name: str
@@ -52,10 +53,12 @@ class Benchmark:
     categories: tuple[str, ...]
     max_sen_len: int
     folds: int
+    coded: tuple[str, ...] = ()
 
     def settings(self, system: str) -> dict[str, Any]:
         """Return the hyperparameters of a system."""
         first, second = self.texts[:2]
+        coded = self.coded if system == "coded" else ()
         texts = {
             "two_encoders": {"primary_text_name": first, "secondary_text_name": second, "model_class": "trimodal_bert"},
             "one_text": {"text_name": first},
@@ -63,8 +66,8 @@ class Benchmark:
         return {
             "id_name": self.id_name,
             "label_name": self.label,
-            "tab_field_list": list(self.numbers),
-            "cat_field_list": list(self.categories),
+            "tab_field_list": [name for name in self.numbers if name not in coded],
+            "cat_field_list": [*self.categories, *coded],
             "max_sen_len": self.max_sen_len,
             "early_stop_metric": "val/auroc",  # the metric of the benchmark, which AutoGluon is also told
             "preset": "best" if system == "best" else "recommended",
@@ -91,6 +94,7 @@ BENCHMARKS = {
         (),
         max_sen_len=256,
         folds=10,
+        coded=("Year",),
     ),
     "cards": Benchmark(
         "player_class",
@@ -100,6 +104,7 @@ BENCHMARKS = {
         ("type", "set", "rarity"),
         max_sen_len=128,
         folds=5,
+        coded=("cost", "attack", "health"),
     ),
 }
 

@@ -90,7 +90,9 @@ def _classes(raw: RawTables) -> tuple[list[int | str], str]:
         return sorted(labels, key=lambda label: label == positive[0]), f"class 1 is {positive[0]}"
     counts: Mapping[str, int] = raw.labels
     rarer = min(labels[::-1], key=lambda label: counts[str(label)])
-    return sorted(labels, key=lambda label: label == rarer), f"class 1 is {rarer}, the rarer label"
+    is_rarer = len({counts[str(label)] for label in labels}) > 1
+    why = "the rarer label" if is_rarer else "the last label; both have as many rows"
+    return sorted(labels, key=lambda label: label == rarer), f"class 1 is {rarer}, {why}"
 
 
 def _notations(raw: RawTables) -> dict[str, Any]:

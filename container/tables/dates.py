@@ -121,8 +121,10 @@ def _read(names: pa.Array, date_format: str) -> tuple[np.ndarray, np.ndarray]:
         fits = (seconds >= _EPOCH_SECONDS[0]) & (seconds < _EPOCH_SECONDS[1])
         return np.where(fits, seconds, np.nan), np.zeros(len(names), bool)
     parts = pc.extract_regex(names, pattern=_pattern(date_format))
-    has = {each.name: parts.field(each.name) for each in parts.type}
     matched = parts.is_valid().to_numpy(zero_copy_only=False)
+    if date_format != ISO and not matched.any():  # usual where a column is compared with all formats
+        return np.full(len(names), np.nan), matched
+    has = {field.name: parts.field(field.name) for field in parts.type}
 
     def number(name: str, default: int = 0) -> np.ndarray:
         if name not in has:
