@@ -1,16 +1,14 @@
-"""Compare the memory and time that `python -m container plan` predicts with measurements.
+"""Compare the memory that `python -m container plan` predicts with measurements.
 
-    python -m benchmarks.plan [--gpu results.json] [--only PART OF A NAME] [--jobs]
+    python -m benchmarks.plan [--gpu results.json] [--only PART OF A NAME]
 
 Processes: the peak of all allocations of PyTorch on the CPU, from the profiler, in three steps of a model with random
-weights; the largest of the ranks. GPUs: the peak that `make gpu-check` wrote (its step `memory`). Jobs, instead of
-processes: `plan --calibrate` before and after a whole job on this machine. The exit code is 1 if a memory differs by
-more than 10 %, or a time by more than 15 %.
+weights; the largest of the ranks. GPUs: the peak that `make gpu-check` wrote (its step `memory`). The exit code is 1 if
+a memory differs by more than 10 %.
 """
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -30,7 +28,6 @@ from container.parallel.degrees import ParallelDegrees
 from container.parallel.encoder_checks import EncoderShape
 from container.parallel.mesh import build_mesh
 from container.parallel.parallelize import parallelize
-from container.planning.arguments import HERE
 from container.planning.memory import GIB, Memory, Rank, job_memory, replaced, step_memory
 from container.planning.workload import Workload
 from container.training.objective import WeightedCrossEntropy
@@ -38,7 +35,7 @@ from container.training.optimizer import build_optimizer
 from contracts.hyperparameter_files import parse_hyperparameters
 from testing.rank_pool import RankPool
 
-TOLERANCE, TIME_TOLERANCE = 0.1, 0.15
+TOLERANCE = 0.1
 STEPS = 3
 MARK = "measured step"
 _WAIT, _LETTING_GO = dist.Work.wait, 0.005  # seconds
@@ -79,18 +76,6 @@ CASES = (
     Case("two MiniLM, 1 process", SMALL, 1, 8, texts=2),
     Case("two MiniLM, fsdp 2", SMALL, 2, 8, {"strategy": "fsdp"}, texts=2),
 )  # fmt: skip
-
-
-CONTAINER = (sys.executable, "-m", "container")
-JOBS: dict[str, dict[str, int]] = {
-    "2 layers of width 128, 40,000 records": {"rows": 40_000, "width": 128, "layers": 2, "words": 30},
-    "4 layers of width 256, 10,000 records": {"rows": 10_000, "width": 256, "layers": 4, "words": 30},
-    "6 layers of width 384, 3,000 records": {"rows": 3_000, "width": 384, "layers": 6, "words": 30},
-    "two texts, 4 layers of width 256, 4,000 records": {
-        "rows": 4_000, "width": 256, "layers": 4, "words": 30, "texts": 2,
-    },
-    "4 layers of width 256, long texts, 3,000 records": {"rows": 3_000, "width": 256, "layers": 4, "words": 80},
-}  # fmt: skip
 
 
 def workload(case: Case, folder: Path) -> Workload:
@@ -199,51 +184,6 @@ def on_gpu(file: Path) -> list[list[str]]:
     return rows
 
 
-def on_jobs(only: str) -> list[list[str]]:
-    """Return a row for each job: seconds as planned, and as measured."""
-    rows = []
-    for name, job in JOBS.items():
-        if only in name:
-            with tempfile.TemporaryDirectory() as folder:
-                write_job(Path(folder), **job)
-                before = _planned_seconds(folder)
-                began = time.monotonic()
-                subprocess.run([*CONTAINER, "train", "--root", folder], check=True, stdout=subprocess.DEVNULL)
-                seconds = time.monotonic() - began
-                planned = (before + _planned_seconds(folder)) / 2
-            rows.append([name, f"{planned:.0f}", f"{seconds:.0f}", f"{planned / seconds:.3f}"])
-            print(" | ".join(rows[-1]), flush=True)
-    return rows
-
-
-def write_job(folder: Path, *, rows: int, width: int, layers: int, words: int, texts: int = 1) -> None:
-    """Write settings and random words for a job with an encoder from scratch."""
-    random = np.random.default_rng(0)
-    names = {"text_name": "a"} if texts == 1 else {"primary_text_name": "a", "secondary_text_name": "b"}
-    settings = {
-        "id_name": "id", "label_name": "label", **names, "tokenizer": "from_scratch", "max_epochs": 1,
-        "model_class": "bert" if texts == 1 else "trimodal_bert", "max_sen_len": 128, "reinit_layers": 0,
-        "encoder_config": {"hidden_size": width, "num_hidden_layers": layers, "num_attention_heads": width // 32},
-    }  # fmt: skip
-    (folder / "input" / "config").mkdir(parents=True)
-    (folder / "input" / "config" / "hyperparameters.json").write_text(json.dumps(settings))
-    for split, share in (("train", 1), ("val", 8), ("test", 8)):
-        channel = folder / "input" / "data" / split
-        channel.mkdir(parents=True)
-        lines = ["id,label," + ",".join("ab"[:texts])]
-        for i in range(rows // share):
-            parts = [" ".join(f"word{n}" for n in random.integers(0, 500, random.poisson(words))) for _ in range(texts)]
-            lines.append(f"{split}{i},{i % 2},{','.join(parts)}")
-        (channel / "rows.csv").write_text("\n".join(lines) + "\n")
-
-
-def _planned_seconds(folder: str) -> float:
-    command = [*CONTAINER, "plan", "--root", folder, "--calibrate", "--instance", "ml.c7i.4xlarge"]
-    subprocess.run(command, check=True, capture_output=True)
-    options = json.loads(Path(folder, "plan.json").read_text())["options"]
-    return next(3600 * each["hours"] for each in options if each["instance"] == str(HERE))
-
-
 def _tokens(batch: Any) -> int:
     return batch.num_tokens
 
@@ -253,21 +193,16 @@ def _row(name: str, memory: Memory, real: float) -> list[str]:
     return [name, *(f"{part / GIB:.3f}" for part in parts), f"{memory.total / real:.3f}"]
 
 
-def _within(rows: Sequence[Sequence[str]], tolerance: float = TOLERANCE) -> bool:
-    return all(abs(float(row[-1]) - 1) <= tolerance for row in rows)
+def _within(rows: Sequence[Sequence[str]]) -> bool:
+    return all(abs(float(row[-1]) - 1) <= TOLERANCE for row in rows)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gpu", type=Path, help="results.json of `make gpu-check`")
     parser.add_argument("--only", default="", help="part of the names of the configurations of processes")
-    parser.add_argument("--jobs", action="store_true", help="compare the time of whole jobs instead (15 minutes)")
     arguments = parser.parse_args()
     print_machine()
-    if arguments.jobs:
-        rows = on_jobs(arguments.only)
-        print_table("Seconds of a whole job", ("", "predicted", "measured", "ratio"), rows)
-        return 0 if _within(rows, TIME_TOLERANCE) else 1
     columns = ("", "weights", "gradients", "optimizer", "activations", "predicted", "measured", "ratio")
     rows = on_processes(arguments.only)
     print_table("Peak memory of the largest rank on the CPU, in GiB", columns, rows)

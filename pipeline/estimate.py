@@ -20,7 +20,7 @@ _TIMEOUT = 300.0  # seconds
 def print_estimate(aws: Aws, plan: Plan, *, rows: int | None = None) -> float | None:
     """Print memory, time and cost of the training on stderr, and return its hours.
 
-    None: the catalogue of plan lacks its instance type, or the estimate fails, which must not stop a pipeline.
+    None: plan gives no time for its instance type, or the estimate fails, which must not stop a pipeline.
     """
     rows = rows or _ROWS
     instance, settings = training_instance(aws), plan.hyperparameters
@@ -62,10 +62,13 @@ def described(found: dict[str, Any], *, instance: str, tokens: int, rows: int = 
             f"warning: the training will probably not fit on {instance}: a process needs about {needed:.1f} GiB. "
             "`python -m container plan` says what would fit."
         )
-    cost = taken["cost"]
+    cost, machines = taken["cost"], f"{taken['hosts']} x {instance}"
+    if taken["hours"] is None:
+        takes = f"fits on {machines}, for ${cost['per_hour']} per hour"
+    else:
+        takes = f"takes about {taken['hours']:.2f} hours on {machines} and costs ${cost['on_demand']:.2f}"
     return (
-        f"estimate: with {rows:,} rows of {tokens} tokens, the training takes about {taken['hours']:.2f} hours on "
-        f"{taken['hosts']} x {instance} and costs ${cost['on_demand']:.2f} (prices of {cost['date']}, "
+        f"estimate: with {rows:,} rows of {tokens} tokens, the training {takes} (prices of {cost['date']}, "
         f"{cost['region']}), with {json.dumps(taken['settings'])}. For your rows: `python -m container plan "
         f"--hyperparameters FILE --rows N --tokens {tokens} --instance {instance} --hosts {taken['hosts']}`"
     )

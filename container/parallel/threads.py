@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from statistics import median
@@ -10,6 +10,7 @@ from statistics import median
 import torch
 
 from container.cores import candidates
+from container.data.batch import PackedBatch
 
 logger = logging.getLogger(__name__)
 
@@ -45,7 +46,7 @@ class ThreadChoice:
         self._sum = sum_over_ranks
         self._number = 1 if fixed is None and cores == 1 else fixed
         self._is_fixed = self._number is not None
-        self._is_warm = False
+        self._is_warm, self._unit = False, "tokens"
         self._seconds, self._tokens, self._count = 0.0, 0.0, 0
         self._begin()
 
@@ -54,18 +55,15 @@ class ThreadChoice:
         """The number of threads of the next computation."""
         return self._turns[-1] if self._number is None else self._number
 
-    @property
-    def is_chosen(self) -> bool:
-        """Whether nothing is measured at present."""
-        return self._number is not None
-
     @contextmanager
-    def measured(self, tokens: int) -> Iterator[None]:
-        """Compute `tokens` tokens of this rank with `number` threads. Collective where the number is not fixed."""
+    def measured(self, batches: Sequence[PackedBatch]) -> Iterator[None]:
+        """Compute this rank's batches with `number` threads. Collective where the number is not fixed."""
         torch.set_num_threads(self.number)
+        tokens = sum(batch.num_tokens for batch in batches)
+        self._unit = "tokens" if tokens else "records"  # of a model without a text
         began = time.monotonic()
         yield
-        self.add(time.monotonic() - began, tokens)
+        self.add(time.monotonic() - began, tokens or sum(batch.num_records for batch in batches))
 
     def add(self, seconds: float, tokens: int) -> None:
         """Count a computation with `number` threads; choose the next number. Collective where it is not fixed."""
@@ -106,12 +104,13 @@ class ThreadChoice:
         self._number = next(number for number, rate in rates.items() if rate * _TIE >= max(rates.values()))
         self._rate = rates[self._number]
         listed = ", ".join(f"{rate:,.0f} with {number}" for number, rate in rates.items())
-        logger.info("threads of %s: %d of %d cores; tokens/s: %s", self._what, self._number, self._cores, listed)
+        text = "threads of %s: %d of %d cores; %s/s: %s"
+        logger.info(text, self._what, self._number, self._cores, self._unit, listed)
 
     def _watch(self, rate: float) -> None:
         if rate < _FALLEN * self._rate:
-            text = "threads of %s: %.0f tokens/s in %d computations, %.0f before: measuring again"
-            logger.info(text, self._what, rate, _WINDOW, self._rate)
+            text = "threads of %s: %.0f %s/s in %d computations, %.0f before: measuring again"
+            logger.info(text, self._what, rate, self._unit, _WINDOW, self._rate)
             self._number = None
             self._begin()
 

@@ -62,7 +62,6 @@ class Instance(_Entry):
         network_gbit: of the instance; where it has a burst rate, the sustained one.
         ec2_dollars: per hour on demand.
         markup: of SageMaker.
-        vcpu_gflops: float32 peak of a vCPU; only without GPUs.
     """
 
     name: str
@@ -74,7 +73,6 @@ class Instance(_Entry):
     ram_gib: Positive
     ec2_dollars: NotNegative
     markup: Positive
-    vcpu_gflops: NotNegative = 0.0
 
     @property
     def dollars(self) -> float:

@@ -43,8 +43,7 @@ def plan(paths: JobPaths, options: Namespace) -> int:
         work = _workload(paths, options, catalogue, Path(scratch))
         if options.calibrate:
             here = options.calibrate == HERE
-            added, calibration = calibrated(work, catalogue) if here else from_check(catalogue, options.calibrate)
-            instances += added
+            calibration = calibrated(work, catalogue) if here else from_check(catalogue, options.calibrate)
         found = all_options(work, catalogue, instances, hosts=options.hosts, calibration=calibration)
         taken = recommend(found, budget=options.budget, hours=options.hours)
         advice = []
@@ -60,7 +59,7 @@ def plan(paths: JobPaths, options: Namespace) -> int:
     }
     write_text_atomically(paths.root / PLAN, json.dumps(content, indent=1, allow_nan=False) + "\n")
     write_text_atomically(paths.root / PAGE, _page(work, found, lines, catalogue))
-    print("\n".join(aligned([_COLUMNS, *map(_cells, sorted(found, key=_rank)[:_LISTED])])), "", *lines, sep="\n")
+    print("\n".join(aligned([_COLUMNS, *map(_cells, _ranked(found)[:_LISTED])])), "", *lines, sep="\n")
     print(f"\nWritten: {paths.root / PLAN} with {len(found)} options, and {paths.root / PAGE}", flush=True)
     return 0
 
@@ -86,8 +85,8 @@ def _workload(paths: JobPaths, options: Namespace, catalogue: Catalogue, scratch
     return work
 
 
-def _rank(option: Option) -> tuple[bool, float]:
-    return not option.fits, option.dollars
+def _ranked(found: Sequence[Option]) -> list[Option]:
+    return sorted(found, key=lambda option: option.rank)
 
 
 def _job(work: Workload, options: Namespace) -> dict[str, Any]:
@@ -106,9 +105,12 @@ def _job(work: Workload, options: Namespace) -> dict[str, Any]:
 def _summary(found: Sequence[Option], taken: Option | None, options: Namespace, catalogue: Catalogue) -> Iterator[str]:
     fitting = [option for option in found if option.fits]
     if taken is not None:
+        cost = f"{taken.hours:.2f} hours, ${taken.dollars:.2f} on demand"
+        if taken.time is None:
+            cost = f"${taken.hourly:.2f} per hour on demand; {taken.reason}"
         yield (
-            f"Recommended: {taken.instance.name} x {taken.hosts}, {taken.strategy}: {taken.hours:.2f} hours, "
-            f"${taken.dollars:.2f} on demand (prices of {catalogue.prices.date}, {catalogue.prices.region})."
+            f"Recommended: {taken.instance.name} x {taken.hosts}, {taken.strategy}: {cost} "
+            f"(prices of {catalogue.prices.date}, {catalogue.prices.region})."
         )
         yield f"Set: {json.dumps(dict(taken.settings))}"
     elif not found:
@@ -120,9 +122,12 @@ def _summary(found: Sequence[Option], taken: Option | None, options: Namespace, 
             f"{least.strategy} on {least.instance.name}, which has {least.instance.memory_gib:g} GiB. What would help:"
         )
     else:
-        cheapest, fastest = min(fitting, key=lambda o: o.dollars), min(fitting, key=lambda o: o.hours)
+        cheapest, fastest = min(fitting, key=lambda o: o.rank), min(fitting, key=lambda o: o.hours)
         limits = [f"a budget of ${options.budget:g}"] if options.budget is not None else []
         limits += [f"{options.hours:g} hours"] if options.hours is not None else []
+        if cheapest.time is None:
+            yield f"No option meets {' and '.join(limits)}: no instance has a GPU, and {cheapest.reason}."
+            return
         yield (
             f"Nothing meets {' and '.join(limits)}. The cheapest option costs ${cheapest.dollars:.2f} and takes "
             f"{cheapest.hours:.2f} hours: {cheapest.instance.name} x {cheapest.hosts}, {cheapest.strategy}. The "
@@ -152,15 +157,16 @@ def batch_advice(work: Workload, found: Sequence[Option]) -> list[str]:
 def _cells(option: Option) -> tuple[str, ...]:
     memory = [f"{size:.2f}" for size in option.memory.in_gib().values()]
     idle = ", fp16" * option.settings.get("fp16", False) + f", {option.idle:.0%} idle" * bool(option.idle)
-    return (
-        option.instance.name, str(option.hosts), option.strategy + idle, *memory, "yes" if option.fits else "no",
-        f"{option.time.tokens_per_second:,.0f}", f"{option.hours:.2f}", f"{option.dollars:.2f}", option.bound_by,
-    )  # fmt: skip
+    costs = ("-", "-", "-")
+    if option.time is not None:
+        costs = f"{option.time.tokens_per_second:,.0f}", f"{option.hours:.2f}", f"{option.dollars:.2f}"
+    place = option.instance.name, str(option.hosts), option.strategy + idle
+    return (*place, *memory, "yes" if option.fits else "no", *costs, option.bound_by or "-")
 
 
 def _page(work: Workload, found: Sequence[Option], lines: Sequence[str], catalogue: Catalogue) -> str:
     job = ", ".join(f"{shape.name} ({shape.layers} layers)" for shape in work.encoders)
-    rows = [_COLUMNS, ("-",) * len(_COLUMNS), *map(_cells, sorted(found, key=_rank))]
+    rows = [_COLUMNS, ("-",) * len(_COLUMNS), *map(_cells, _ranked(found))]
     table = ["| " + " | ".join(row) + " |" for row in rows]
     reasons = [
         f"- {option.instance.name} x {option.hosts}, {option.strategy}: {option.reason}. "

@@ -44,6 +44,7 @@ class Option:
     Attributes:
         settings: the hyperparameters to set.
         reason: of bound_by, in a sentence; for what does not fit, what would make it fit.
+        time: None on instances without GPUs: their estimates were wrong by factors.
         idle: share of the time in which a rank of a pipeline waits.
     """
 
@@ -53,28 +54,43 @@ class Option:
     settings: Mapping[str, Any]
     memory: Memory
     fits: bool
-    time: JobTime
+    time: JobTime | None
     global_batch: int
     idle: float
     reason: str
 
     @property
     def hours(self) -> float:
-        return self.time.total / 3600
+        """Return the hours of the job; infinity if they are not known."""
+        return math.inf if self.time is None else self.time.total / 3600
+
+    @property
+    def hourly(self) -> float:
+        """Return the dollars per hour of all instances, on demand."""
+        return self.hosts * self.instance.dollars
 
     @property
     def dollars(self) -> float:
-        """Return the cost on demand."""
-        return self.hours * self.hosts * self.instance.dollars
+        """Return the cost on demand; infinity if the hours are not known."""
+        return math.inf if self.time is None else self.hours * self.hourly
 
     @property
-    def bound_by(self) -> str:
-        return self.time.bound_by if self.fits else "memory"
+    def rank(self) -> tuple[bool, float, float]:
+        """Return the place among others: those that fit, then by cost, then by price."""
+        return not self.fits, self.dollars, self.hourly
+
+    @property
+    def bound_by(self) -> str | None:
+        if not self.fits:
+            return "memory"
+        return None if self.time is None else self.time.bound_by
 
     def to_json(self, catalogue: Catalogue) -> dict[str, Any]:
         """Return the option as in plan.json."""
         prices = {"date": catalogue.prices.date, "region": catalogue.prices.region}
-        on_demand, spot = self.dollars, self.dollars * catalogue.prices.spot_share
+        cost: dict[str, float | None] = {"on_demand": None, "spot": None}
+        if self.time is not None:
+            cost = {"on_demand": round(self.dollars, 2), "spot": round(self.dollars * catalogue.prices.spot_share, 2)}
         return {
             "instance": self.instance.name,
             "hosts": self.hosts,
@@ -83,9 +99,9 @@ class Option:
             "memory_gib": self.memory.in_gib(),
             "fits": self.fits,
             "bound_by": self.bound_by,
-            "tokens_per_second": round(self.time.tokens_per_second),
-            "hours": round(self.hours, 4),
-            "cost": {"on_demand": round(on_demand, 2), "spot": round(spot, 2), **prices},
+            "tokens_per_second": None if self.time is None else round(self.time.tokens_per_second),
+            "hours": None if self.time is None else round(self.hours, 4),
+            "cost": {"per_hour": round(self.hourly, 4), **cost, **prices},
             "global_batch": self.global_batch,
             "idle_share": round(self.idle, 4),
             "reason": self.reason,
@@ -181,7 +197,7 @@ class Strategy:
         degrees = self._degrees(hp)
         parameters = memory.gradients / 4 * degrees.pp * degrees.tp * degrees.dp_shard * degrees.branch
         layout = Layout(instance, self.hosts, degrees, hp, parameters, self.half)
-        time = job_time(layout, self.work, measured)
+        time = None if instance.gpu is None else job_time(layout, self.work, measured)
         idle = idle_share(hp, degrees.pp, measured["idle"])
         shown = self._to_set(settings, instance)
         option = Option(instance, self.hosts, self.name, shown, memory, fits, time, layout.global_batch, idle, "")
@@ -310,6 +326,8 @@ def _reason(option: Option) -> str:
         }
         needed = memory.total / GIB / (1 - SPARE)
         return f"needs {needed:.1f} GiB of {has:g}; most are {largest}: {ways[largest]}, or a GPU with more memory"
+    if option.time is None or option.bound_by is None:
+        return "the time is not estimated on CPUs: train a part of the rows to measure it"
     shares = {cause: seconds / option.time.total for cause, seconds in option.time.seconds.items()}
     share = f"{shares[option.bound_by]:.0%} of the time"
     return {
@@ -330,4 +348,4 @@ def recommend(options: Sequence[Option], *, budget: float | None, hours: float |
     ]
     if budget is not None and hours is None:
         return min(possible, key=lambda option: (option.hours, option.dollars), default=None)
-    return min(possible, key=lambda option: (option.dollars, option.hours), default=None)
+    return min(possible, key=lambda option: option.rank, default=None)

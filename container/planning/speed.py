@@ -1,4 +1,4 @@
-"""Estimate the time of a job: arithmetic, memory traffic, launches of kernels, communication, idle pipeline stages."""
+"""Estimate the time of a job on GPUs: arithmetic, memory traffic, launches, communication, idle pipeline stages."""
 
 import math
 from collections.abc import Mapping
@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from container.cores import candidates
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.encoder_checks import EncoderShape
 from container.planning.catalogue import Instance
@@ -73,36 +72,22 @@ class Speed:
     """How fast one process computes.
 
     Attributes:
-        flops: FLOP/s of matrix products, of a core on CPUs.
+        flops: FLOP/s of matrix products.
         seconds_per_value: of memory traffic for a hidden state.
         seconds_per_layer: least time of a layer in a pass: its operations start one after another.
         measured: what one pass really takes, of the estimate; from --calibrate.
-        cores: of a CPU; a process takes the number of threads with the shortest pass, as training does.
-        seconds_per_thread: what each further thread adds to a layer's time, because the threads wait for each other.
     """
 
     flops: float
     seconds_per_value: float
     seconds_per_layer: float
     measured: float
-    cores: int = 1
-    seconds_per_thread: float = 0.0
 
     @classmethod
     def of(cls, instance: Instance, measurements: Measurements, *, half: bool) -> "Speed":
         """Return the speed of a process on `instance`, by the measured shares of the peaks in its data sheet."""
-        gpu = instance.gpu
-        if gpu is None:
-            known = measurements["cpu"]
-            return cls(
-                instance.vcpu_gflops * 1e9 * known["product_share"],
-                0.0,
-                known["seconds_per_layer"],
-                known.get("measured", 1.0),
-                cores=instance.vcpu,
-                seconds_per_thread=known["seconds_per_thread"],
-            )
-        known = measurements["half"]
+        gpu, known = instance.gpu, measurements["half"]
+        assert gpu is not None, "a plan gives times for GPUs"
         peak = gpu.half_tflops if half else gpu.float32_tflops
         traffic = known["bytes_per_value"] * (1 if half else 2) / (gpu.bandwidth_gb * 1e9 * known["bandwidth_share"])
         measured = known.get("measured", 1.0)
@@ -110,10 +95,7 @@ class Speed:
 
     def of_pass(self, work: Work) -> dict[str, float]:
         """Return the seconds of a pass by cause; what the launches take beyond the rest counts as compute."""
-        compute = min(
-            work.flop / self.flops / threads + work.layers * self.seconds_per_thread * (threads - 1)
-            for threads in candidates(self.cores)
-        )
+        compute = work.flop / self.flops
         traffic = work.values * self.seconds_per_value
         waiting = max(0.0, work.layers * self.seconds_per_layer - compute - traffic)
         parts = {"compute": compute + waiting, "memory": traffic}
@@ -226,7 +208,7 @@ def _networks(hp: Hyperparameters) -> int:
 
 
 def job_time(layout: Layout, work: Workload, measurements: Measurements) -> JobTime:
-    """Return the time of the job on `layout`."""
+    """Return the time of the job on `layout`, whose instances have GPUs."""
     hp, rows = layout.hp, work.rows
     record = work_of(work)
     step = step_seconds(layout, record.times(hp.batch_size), measurements)
@@ -244,8 +226,7 @@ def job_time(layout: Layout, work: Workload, measurements: Measurements) -> JobT
             parts[cause] += value
     total_tokens = work.tokens.mean() * sum(rows.values())
     parts["data preparation"] = total_tokens / (measurements["prepare"]["tokens_per_core"] * layout.instance.vcpu)
-    job = measurements["job" if layout.instance.gpu else "cpu_job"]
-    parts["start and end"] = job["start_seconds"] + job["finish_seconds"]
+    parts["start and end"] = measurements["job"]["start_seconds"] + measurements["job"]["finish_seconds"]
     if hp.tuning and hp.tuning.max_hours:
         share = min(1.0, hp.tuning.max_hours * 3600 / sum(parts.values()))
         parts = {cause: value * share for cause, value in parts.items()}

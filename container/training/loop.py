@@ -155,7 +155,7 @@ class Trainer:
         with prefetched(steps, self._ranks.device) as batches:
             for packed, following in itertools.pairwise(itertools.chain(batches, [None])):
                 assert packed is not None, "only the last has no following one"
-                with self._ranks.threads.training.measured(sum(batch.num_tokens for batch in packed)):
+                with self._ranks.threads.training.measured(packed):
                     self._step(packed, following)
                 if state.consumed == len(self._train):
                     state.epoch, state.consumed = state.epoch + 1, 0

@@ -57,7 +57,7 @@ def predict_split(
         for microbatches in batches:
             if ranks.sum(torch.tensor([float(stop.requested)])).item() > 0:
                 raise StopAgreed
-            with ranks.threads.prediction.measured(sum(packed.num_tokens for packed in microbatches)):
+            with ranks.threads.prediction.measured(microbatches):
                 predicted = execution.predict([packed.to(ranks.device) for packed in microbatches])
             for packed, values in zip(microbatches, predicted or (), strict=predicted is not None):
                 (counted,) = (packed.rows >= 0).nonzero(

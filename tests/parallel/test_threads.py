@@ -1,5 +1,6 @@
 """The first computations choose the number of threads; num_threads and OMP_NUM_THREADS fix it."""
 
+import logging
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ import torch
 
 from container import demo
 from container.cores import available_cores, candidates
+from container.data.batch import PackedBatch
 from container.demo_data import write_demo_data
 from container.parallel.threads import ThreadChoice
 from container.preflight import check_before_preparing
@@ -117,9 +119,21 @@ def test_a_fixed_number_is_not_measured():
 
     choice = ThreadChoice("steps", cores=8, fixed=1, sum_over_ranks=refuse)
     for _ in range(300):
-        with choice.measured(TOKENS):
+        with choice.measured([]):
             pass
     assert choice.number == 1
+
+
+def test_batches_without_a_text_are_measured_by_their_records(caplog):
+    caplog.set_level(logging.INFO)
+    choice = ThreadChoice("steps", cores=2, sum_over_ranks=lambda sums: sums)
+    batch = PackedBatch(
+        texts=(), tabular=torch.zeros(5, 2), labels=torch.zeros(5), rows=torch.arange(5), weights=torch.ones(5)
+    )
+    while "steps" not in caplog.text:
+        with choice.measured([batch]):
+            pass
+    assert "records/s: 0 with" not in caplog.text
 
 
 @pytest.mark.parametrize("value", ["0", "-1", "many", "2.5", "true", "2000"])

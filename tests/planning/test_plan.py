@@ -101,7 +101,7 @@ def test_plan_json_has_every_option_with_its_parts(tmp_path):
     assert option["bound_by"] in ("compute", "memory", "communication", "data preparation", "idle pipeline stages")
     assert option["tokens_per_second"] > 0
     assert 0 < option["hours"] < 1
-    assert set(option["cost"]) == {"on_demand", "spot", "date", "region"}
+    assert set(option["cost"]) == {"per_hour", "on_demand", "spot", "date", "region"}
     assert content["recommended"] == option
     assert "ml.g5.xlarge" in (tmp_path / "plan.md").read_text()
 
@@ -247,8 +247,7 @@ def test_the_check_of_a_gpu_gives_the_speed_of_instances_with_it(tmp_path):
     figures = {"gpu": {"memory_gib": 139.8}, "product_tflops": 494.5, "copy_gb_per_s": 2400}
     file = tmp_path / "results.json"
     file.write_text(json.dumps({"steps": {"facts": {"findings": {"figures": figures}}}}))
-    added, measured = from_check(Catalogue.load(), file)
-    assert not added
+    measured = from_check(Catalogue.load(), file)
     assert set(measured) == {"ml.p5en.48xlarge"}
     assert measured["ml.p5en.48xlarge"]["half"]["product_share"] == pytest.approx(0.5)
 
@@ -296,7 +295,21 @@ def test_layer_parameters_are_those_of_the_formula(tmp_path):
     assert layer_parameters(EncoderShape("text", "x", {"model_type": "bert", **sizes})) == BASE.layer_parameters
 
 
-@pytest.mark.slow
-def test_calibrate_adds_this_machine(tmp_path):
-    content = planned(tmp_path, "--instance", "ml.c7i.4xlarge", "--calibrate")
-    assert {option["instance"] for option in content["options"]} == {"ml.c7i.4xlarge", "this machine"}
+def test_a_plan_gives_memory_and_a_price_but_no_time_on_cpus(tmp_path, capsys):
+    content = planned(tmp_path, "--instance", "ml.c7i.4xlarge,ml.m5.2xlarge")
+    taken = content["recommended"]
+    assert taken["instance"] == "ml.m5.2xlarge"
+    assert (taken["hours"], taken["tokens_per_second"], taken["bound_by"]) == (None, None, None)
+    assert (taken["cost"]["per_hour"], taken["cost"]["on_demand"]) == (pytest.approx(0.4608), None)
+    assert "$0.46 per hour on demand; the time is not estimated on CPUs" in capsys.readouterr().out
+
+
+def test_a_limit_of_hours_on_cpus_says_that_no_time_is_known(tmp_path, capsys):
+    assert planned(tmp_path, "--instance", "ml.c7i.4xlarge", "--hours", "2")["recommended"] is None
+    assert "No option meets 2 hours: no instance has a GPU" in capsys.readouterr().out
+
+
+def test_calibrate_without_a_gpu_is_refused(tmp_path, capsys):
+    with pytest.raises(AssertionError):
+        planned(tmp_path, "--instance", "ml.g5.xlarge", "--calibrate")
+    assert "this machine has no GPU, and plan estimates no time on CPUs" in capsys.readouterr().err
