@@ -107,7 +107,7 @@ class LabelReading:
             raise ContractError(f"{where}: has one row with a label", "Provide a table with more rows.")
         if len(self.counts) < 2:
             found = f"only the label {next(iter(self.counts))!r}" if self.counts else "no label"
-            others = f" ({_listed(self.unlabelled)}: no label)" if self.unlabelled else ""
+            others = f" ({listed_rows(self.unlabelled)}: no label)" if self.unlabelled else ""
             raise ContractError(
                 f"{where}: column {self.column!r} has {found}{others}, but a classifier needs two classes",
                 "Name another column by --label, or provide rows of the other classes."
@@ -120,18 +120,14 @@ class LabelReading:
             count, rows = sum(without.values()), self.blank + sum(self.rows.values())
             words = [text for text in without if text in self.rows]
             keep = f' To keep {words[0]} as a label: --map-label "{words[0]}={words[0]}".' if words else ""
-            yield f"{count:,} of {rows:,} rows have no label and are left out ({_listed(without)}).{keep}"
+            yield f"{count:,} of {rows:,} rows have no label and are left out ({listed_rows(without)}).{keep}"
         for label in self.counts:
             if label.lower() in _CLASSES and len(self.counts) > 2:
                 yield f'{self.column}: {label!r} is read as a label. If it means no label: --map-label "{label}=".'
-        alike: dict[str, list[str]] = {}
-        for label in sorted(self.counts, key=lambda label: -self.counts[label]):
-            alike.setdefault(_folded(label), []).append(label)
-        for first, *others in alike.values():
-            if others:
-                named = _listed({label: self.counts[label] for label in (first, *others)})
-                options = " ".join(f'--map-label "{other}={first}"' for other in others[:_MOST])
-                yield f"{self.column}: labels differ only by case, blanks or accents: {named}. To join: {options}."
+        for first, *others in spelled_alike(self.counts):
+            named = listed_rows({label: self.counts[label] for label in (first, *others)})
+            options = " ".join(f'--map-label "{other}={first}"' for other in others[:_MOST])
+            yield f"{self.column}: labels differ only by case, blanks or accents: {named}. To join: {options}."
         yield from self._several()
 
     def _several(self) -> Iterator[str]:
@@ -150,11 +146,16 @@ class LabelReading:
                 return
 
 
-def _folded(label: str) -> str:
-    signs = unicodedata.normalize("NFKD", label.casefold())
-    return "".join(sign for sign in signs if not unicodedata.combining(sign) and not sign.isspace())
+def spelled_alike(counts: Mapping[str, int]) -> list[list[str]]:
+    """Return the values that differ only by case, blanks or accents, the most frequent of each first."""
+    alike: dict[str, list[str]] = {}
+    for value in sorted(counts, key=lambda value: -counts[value]):
+        signs = unicodedata.normalize("NFKD", value.casefold())
+        folded = "".join(sign for sign in signs if not unicodedata.combining(sign) and not sign.isspace())
+        alike.setdefault(folded, []).append(value)
+    return [values for values in alike.values() if len(values) > 1]
 
 
-def _listed(rows: Mapping[str, int]) -> str:
+def listed_rows(rows: Mapping[str, int]) -> str:
     named = ", ".join(f"{label} {count:,}" for label, count in list(rows.items())[:_MOST])
     return f"{named} and {len(rows) - _MOST} more" if len(rows) > _MOST else named

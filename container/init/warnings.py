@@ -4,6 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from container.evaluation.data_findings import FEW_RECORDS
 from container.evaluation.verdict import expected_auroc_width
+from container.init.labels import listed_rows, spelled_alike
 from container.init.leaks import Doubt, labels_in_texts, leaks_of, quoted
 from container.init.notations import doubts_of
 from container.init.profile import RawTables
@@ -12,6 +13,7 @@ from contracts.paths import SPLITS
 from contracts.spelling import counted
 
 FEWEST_ROWS = 10  # of a label
+_SPELLINGS = 3  # named categories
 _AUROC = 0.8  # for which an interval is given
 
 
@@ -33,6 +35,8 @@ def warnings_of(
     yield from map(Doubt, _of_labels(counts))
     for column in raw.columns.values():
         yield from map(Doubt, doubts_of(column))
+        if column.role == "category" and not column.part:
+            yield from map(Doubt, _of_spellings(column.name, column.facts.counts))
     yield from leaks
     yield from labels_in_texts(raw)
     yield from map(Doubt, _of_repeated(raw, repeated, counts))
@@ -45,6 +49,13 @@ def warnings_of(
         yield Doubt(
             f"{', '.join(times)}: if the model will score later rows, split by time: --time {quoted(times[0])}."
         )
+
+
+def _of_spellings(name: str, counts: Mapping[str, int]) -> Iterator[str]:
+    alike = spelled_alike(counts)
+    if alike:
+        named = "; ".join(listed_rows({value: counts[value] for value in values}) for values in alike[:_SPELLINGS])
+        yield f"{name}: {counted(len(alike), 'value')} with several spellings: {named}. Write each in one way."
 
 
 def _of_labels(counts: Mapping[str, Sequence[int]]) -> Iterator[str]:

@@ -336,6 +336,13 @@ def test_labels_that_may_mean_something_else_are_named(labels, warning, tmp_path
     assert not re.search("--map-label", printed) if warning is None else warning in printed
 
 
+def test_spellings_of_a_category_are_named(tmp_path, capsys):
+    table = with_labels("yes", "no", "yes")
+    table["country"] = np.resize(["DE", "fr", "de", "De "], ROWS)
+    run_init(tmp_path, table)
+    assert "country: 1 value with several spellings: DE 50, de 50, De 50." in capsys.readouterr().out
+
+
 def test_labels_are_in_their_order_in_every_list(tmp_path, capsys):
     paths = run_init(tmp_path, with_labels("b", "10", "9", "a"))
     assert settings(paths)["multiclass_categories"] == [9, 10, "a", "b"]
