@@ -10,7 +10,7 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from contracts.errors import ContractError
 from contracts.input_files import check_file, check_stand_in, expected_content, read_object
@@ -19,13 +19,9 @@ from contracts.input_files import check_file, check_stand_in, expected_content, 
 WEIGHTS = ("model.safetensors", "model.safetensors.index.json", "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 _AGAIN = "Copy or download the file again."
-_MAGIC = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)  # the beginning of a file of torch.save before torch 1.6
+_BEFORE_1_6 = pickle.dumps(0x1950A86A20F9469CFC6C, protocol=2)  # how a file of torch.save began before torch 1.6
 _ZIP = b"PK\x03\x04"
 _STATE_MODULES = ("torch", "collections", "builtins", "__builtin__", "_codecs")  # of the parts of a state dict
-_ITEM_BYTES = {
-    "DoubleStorage": 8, "LongStorage": 8, "FloatStorage": 4, "IntStorage": 4, "HalfStorage": 2, "BFloat16Storage": 2,
-    "ShortStorage": 2, "CharStorage": 1, "ByteStorage": 1, "BoolStorage": 1,
-}  # fmt: skip
 
 
 def weight_files(folder: Path) -> list[Path]:
@@ -68,7 +64,7 @@ def check_weight_file(path: Path) -> None:
             _check_archive(path)
         else:
             file.seek(0)
-            _check_legacy(path, file, size)
+            raise _no_archive(path, file.read(len(_BEFORE_1_6)), size)
 
 
 def _shards(index: Path) -> list[Path]:
@@ -101,30 +97,11 @@ def _check_archive(path: Path) -> None:
         names = archive.namelist()
         entry = next((name for name in names if name.rpartition("/")[2] == "data.pkl"), None)
         if entry is None:
-            raise _of_another_format(path, _ZIP)
+            raise ContractError(f"{path}: is no file of torch.save, but another archive", _AGAIN)
         if any(name.rpartition("/")[2] == "constants.pkl" for name in names):
             raise _no_state_dict(path, "is a TorchScript program")
         with archive.open(entry) as pickled:
             content = _Reader(pickled, path).load()
-    _check_state(path, content)
-
-
-def _check_legacy(path: Path, file: BinaryIO, size: int) -> None:
-    """Check the format of torch before 1.6: five pickles, then the bytes of each storage after their number."""
-    start = file.read(len(_MAGIC))
-    if start.startswith(_ZIP):
-        raise ContractError(f"{path}: is cut: it has {size} bytes, and the directory at its end is missing", _AGAIN)
-    if start != _MAGIC:
-        raise _of_another_format(path, start)
-    with _readable(path):
-        for _ in ("version", "system"):
-            _Reader(file, path).load()
-        reader = _Reader(file, path)
-        content = reader.load()
-        keys = _Reader(file, path).load()
-        needed = file.tell() + sum(8 + reader.storages[key] for key in keys)
-    if size < needed:
-        raise ContractError(f"{path}: is cut: it has {size} bytes of {needed}", _AGAIN)
     _check_state(path, content)
 
 
@@ -142,16 +119,11 @@ class _Inert:
 
 
 class _Reader(pickle.Unpickler):
-    """Read a pickle of torch.save without importing or calling what it names.
-
-    Attributes:
-        storages: bytes of each storage, by its key.
-    """
+    """Read a pickle of torch.save without importing or calling what it names."""
 
     def __init__(self, file: Any, path: Path) -> None:
         super().__init__(file)
         self._path = path
-        self.storages: dict[str, int] = {}
 
     def find_class(self, module: str, name: str) -> Any:
         if module.partition(".")[0] not in _STATE_MODULES:
@@ -159,10 +131,7 @@ class _Reader(pickle.Unpickler):
         return OrderedDict if name == "OrderedDict" else type(name, (_Inert,), {})
 
     def persistent_load(self, pid: Any) -> Any:
-        if pid[0] == "storage":
-            _, kind, key, _, count = pid[:5]
-            self.storages[key] = count * _ITEM_BYTES.get(kind.__name__, 0)
-        return None if pid[0] == "storage" else pid[1]  # the class of a module, with its source
+        """Return nothing for the bytes of a tensor."""
 
 
 def _check_state(path: Path, content: Any) -> None:
@@ -185,8 +154,13 @@ def _readable(path: Path) -> Iterator[None]:
         raise ContractError(f"{path}: is cut or damaged: {type(error).__name__}", _AGAIN) from None
 
 
-def _of_another_format(path: Path, start: bytes) -> ContractError:
-    return ContractError(f"{path}: is no file of torch.save: it begins with {start[:20]!r}", _AGAIN)
+def _no_archive(path: Path, start: bytes, size: int) -> ContractError:
+    if start.startswith(_ZIP):
+        return ContractError(f"{path}: is cut: it has {size} bytes, and the directory at its end is missing", _AGAIN)
+    if start == _BEFORE_1_6:
+        fix = "Load it with torch.load and save it again with torch.save, or copy model.safetensors in its place."
+        return ContractError(f"{path}: has the format of torch before version 1.6", fix)
+    return ContractError(f"{path}: is no file of torch.save: it begins with {start!r}", _AGAIN)
 
 
 def _no_state_dict(path: Path, what: str) -> ContractError:

@@ -83,15 +83,15 @@ def _write(folder: Path, state: dict[str, Tensor], rng: Random, recipe: list[str
     """Write the weights in one of their forms; return the files that hold them."""
     suffix = rng.choice(("safetensors", "bin"))
     stem = "model" if suffix == "safetensors" else "pytorch_model"
-    shards, zipped = rng.choice((1, 1, 2, 3)), rng.random() < 0.5
-    recipe.append(f"{shards} x {suffix}{', zip' if suffix == 'bin' and zipped else ''}")
+    shards = rng.choice((1, 1, 2, 3))
+    recipe.append(f"{shards} x {suffix}")
     names = [f"{stem}{f'-{place}-of-{shards}' if shards > 1 else ''}.{suffix}" for place in range(shards)]
     for place, name in enumerate(names):
         part = dict(list(state.items())[place::shards])
         if suffix == "safetensors":
             save_file(part, folder / name)
         else:
-            torch.save(part, folder / name, _use_new_zipfile_serialization=zipped)
+            torch.save(part, folder / name)
     if shards > 1:
         placed = {name: names[place % shards] for place, name in enumerate(state)}
         (folder / f"{stem}.{suffix}.index.json").write_text(json.dumps({"metadata": {}, "weight_map": placed}))
