@@ -46,7 +46,7 @@ from container.launch.workers import StopHandler, Workers
 from container.planning.estimate import warn_if_too_large, with_estimate
 from container.preflight import check_before_preparing, choose_job_settings, processes_per_host
 from container.preprocessing.infer_classes import with_classes_of_train
-from container.preprocessing.prepare import prepare_data
+from container.preprocessing.prepare import discard_prepared, prepare_data
 from container.preprocessing.prepared import PreparedData
 from container.processes import log_to_file, set_up_logging
 from container.timeline import Timeline
@@ -195,6 +195,8 @@ def _run(paths: JobPaths, host: _Host, read_given: Callable[[JobPaths], GivenSet
     meet_hosts(host.control, plan.hp, plan.num_workers)
     if host.topology.size > 1:
         host.timeline.mark("meet hosts")
+    if not plan.hp.resume:
+        discard_prepared(plan.paths)
     if plan.hp.tuning is not None:
         plan = _search(plan)
         host.timeline.mark("search")

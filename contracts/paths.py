@@ -121,20 +121,20 @@ class JobPaths:
         return self.checkpoints / "tuning"
 
     @property
-    def in_warm_pool(self) -> bool:
-        """Return whether the instance keeps a folder for the next job of its warm pool; the service creates it."""
-        return self._warm_pool.is_dir()
-
-    @property
-    def _warm_pool(self) -> Path:
-        return self.root / "sagemaker" / "warmpoolcache"
-
-    @property
     def ensemble(self) -> Path:
         """Return the folder of the runs of the networks of an ensemble."""
         return self.checkpoints / "ensemble"
 
     @property
     def prepared(self) -> Path:
-        """Return the folder of prepared data, which a later run with the same inputs reuses; never uploaded."""
-        return (self._warm_pool if self.in_warm_pool else self.root) / "prepared"
+        """Return the folder of prepared data, which a later run with the same inputs reuses; never uploaded.
+
+        In a warm pool, it is in the folder that the instance keeps for the next job, which the service creates.
+        """
+        warm_pool = self.root / "sagemaker" / "warmpoolcache"
+        return (warm_pool if warm_pool.is_dir() else self.root) / "prepared"
+
+    @property
+    def digests(self) -> Path:
+        """Return the file with the digests of the inputs, so that the next run reads only files that have changed."""
+        return self.prepared / ".digests.json"

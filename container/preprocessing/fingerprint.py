@@ -2,24 +2,22 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from container.tables.data_files import find_data_files
-from container.text.encoder_source import encoder_files, find_encoder
+from container.text.encoder_source import encoder_files
 from contracts import artifacts
-from contracts.fingerprint import Fingerprint, digest_of_file
+from contracts.fingerprint import ContentDigests, Fingerprint
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import exists, files_below, is_foreign
 from contracts.model_classes import FROM_SCRATCH
-from contracts.paths import SPLITS, JobPaths
+from contracts.paths import JobPaths
 
-FORMAT_VERSION = 9
+FORMAT_VERSION = 10
 FINGERPRINT_LENGTH = 20
-EDGE_BYTES = 1 << 16
+ENCODER = "the encoder "  # begins the name of its contents
 TOKENIZER_SUFFIXES = (".json", ".txt", ".model")
 # Settings that enter the hash through values derived from them, such as the data files or the text fields.
 RESOLVED = frozenset(
@@ -32,93 +30,66 @@ RESOLVED = frozenset(
 FLAGS = (artifacts.USE_PRECOMPUTED_IMPUTATION, artifacts.USE_PRECOMPUTED_RISK_TABLES)
 
 
-def input_fingerprint(
-    paths: JobPaths,
-    hp: Hyperparameters,
-    *,
-    files: Mapping[str, Sequence[Path]],
-    encoders: Mapping[str, Path | None],
-) -> str:
-    """Return the hash of the input files, preprocessing settings, tokenizers, precomputed artifacts and format version.
+def input_contents(
+    paths: JobPaths, *, files: Mapping[str, Sequence[Path]], encoders: Mapping[str, Path | None]
+) -> dict[str, Any]:
+    """Return hashes of the contents of data, precomputed artifacts and encoders, and the flags that are set, by name.
+
+    They say which input has changed, also on another machine, where files have other times.
 
     Args:
-        files: data files by split; their path, size, time, head and tail enter the hash.
-        encoders: folder of each role's encoder; None for from_scratch.
-
-    In a warm pool, whole files are hashed: the service downloads them for each job, with other times.
+        files: data files by split.
+        encoders: folders by value of tokenizer; None for from_scratch.
     """
-    precomputed = _files(paths.precomputed_artifacts)
-    describe = partial(_describe, whole=paths.in_warm_pool)
+    digests = ContentDigests(paths.digests)
+
+    def content(path: Path) -> str:
+        return digests.of_content(path)[:FINGERPRINT_LENGTH]
+
+    contents: dict[str, Any] = {
+        f"{ENCODER}{name}": [content(path) for path in encoder_files(folder)]
+        for name, folder in encoders.items()
+        if folder is not None
+    }
+    for split, paths_of_split in files.items():
+        channel = paths.channel(split)
+        contents |= {f"the data file {split}/{path.relative_to(channel)}": content(path) for path in paths_of_split}
+    precomputed = paths.precomputed_artifacts
+    artifact_files = files_below(precomputed).files if exists(precomputed) else []
+    contents |= {f"the file {path.relative_to(precomputed.parent)}": content(path) for path in artifact_files}
+    digests.save()
+    flags = {f"the variable {name}": os.environ.get(name, "false").lower() for name in FLAGS}
+    return {**contents, **{name: value for name, value in flags.items() if value != "false"}}
+
+
+def prepared_fingerprint(
+    hp: Hyperparameters, contents: Mapping[str, Any], *, encoders: Mapping[str, Path | None]
+) -> str:
+    """Return the hash of the inputs, preprocessing settings and format version.
+
+    Args:
+        contents: `input_contents`.
+        encoders: folder of each role's encoder; None for from_scratch.
+    """
     random = any(field.tokenizer == FROM_SCRATCH for field in hp.text_fields) or (
         hp.architecture.uses_table and hp.risk_table_folds > 1 and bool(hp.encoded_categories)
     )
     parts = {
         "format": FORMAT_VERSION,
-        "files": {
-            split: [describe(path, paths.channel(split)) for path in paths_of_split]
-            for split, paths_of_split in files.items()
-        },
+        "contents": contents,
         "settings": {name: getattr(hp, name) for name in hp.names_of("prepare") if name not in RESOLVED},
         "seed": hp.seed if random else None,
         "uses_table": hp.architecture.uses_table,
         "texts": [astuple(field.of_data) for field in hp.text_fields],
-        "encoders": {role: [str(folder), tokenizer_digest(folder)] for role, folder in encoders.items() if folder},
-        "flags": {name: os.environ.get(name, "false").lower() for name in FLAGS},
-        "precomputed": [describe(path, paths.precomputed_artifacts) for path in precomputed],
-    }  # fmt: skip
-    return Fingerprint.of(parts).digest(FINGERPRINT_LENGTH)
-
-
-def input_contents(paths: JobPaths, hp: Hyperparameters, *, encoders: Iterable[str]) -> dict[str, Any]:
-    """Return hashes of the contents of train, val, precomputed artifacts and encoders, and the flags that are set.
-
-    They say which input has changed, also on another machine, where files have other times.
-
-    Args:
-        encoders: values of tokenizer.
-    """
-    folders = {name: find_encoder(name, paths) for name in encoders}
-    data = {split: find_data_files(paths.channel(split), getattr(hp, f"{split}_filename")) for split in SPLITS[:2]}
-    precomputed = paths.precomputed_artifacts
-    artifact_files = files_below(precomputed).files if exists(precomputed) else []
-    contents: dict[str, Any] = {
-        f"the encoder {name}": [_content(path) for path in encoder_files(folder)]
-        for name, folder in folders.items()
-        if folder is not None
+        "encoders": encoders,
     }
-    contents |= {f"the data file {split}/{path.name}": _content(path) for split in data for path in data[split]}
-    contents |= {f"the file {path.relative_to(precomputed.parent)}": _content(path) for path in artifact_files}
-    flags = {f"the variable {name}": os.environ.get(name, "false").lower() for name in FLAGS}
-    return {**contents, **{name: value for name, value in flags.items() if value != "false"}}
-
-
-def _content(path: Path) -> str:
-    return digest_of_file(path)[:FINGERPRINT_LENGTH]
+    return Fingerprint.of(parts).digest(FINGERPRINT_LENGTH)
 
 
 def tokenizer_digest(folder: Path) -> str:
     """Return the hash of the tokenizer and configuration files of an encoder folder, without the weights."""
     digest = hashlib.sha256()
-    for path in _files(folder):
-        if path.suffix in TOKENIZER_SUFFIXES:
+    for path in sorted(folder.iterdir()):
+        if path.suffix in TOKENIZER_SUFFIXES and path.is_file() and not is_foreign(path.name):
             digest.update(f"{path.name}\0{path.stat().st_size}\0".encode() + path.read_bytes())
     return digest.hexdigest()
-
-
-def _files(folder: Path) -> list[Path]:
-    if not folder.is_dir():
-        return []
-    return sorted(path for path in folder.iterdir() if path.is_file() and not is_foreign(path.name))
-
-
-def _describe(path: Path, folder: Path, *, whole: bool) -> Iterable[Any]:
-    if whole:
-        return [str(path.relative_to(folder)), digest_of_file(path)]
-    status = path.stat()
-    digest = hashlib.sha256()
-    with path.open("rb") as stream:
-        digest.update(stream.read(EDGE_BYTES))
-        if status.st_size > EDGE_BYTES:
-            stream.seek(max(EDGE_BYTES, status.st_size - EDGE_BYTES))
-            digest.update(stream.read())
-    return [str(path.relative_to(folder)), status.st_size, status.st_mtime_ns, digest.hexdigest()]

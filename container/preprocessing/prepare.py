@@ -19,7 +19,13 @@ import pyarrow as pa
 from container.cores import available_cores
 from container.log_once import log_detail
 from container.preprocessing.data_summary import log_split, summarize_split
-from container.preprocessing.fingerprint import FINGERPRINT_LENGTH, input_fingerprint, tokenizer_digest
+from container.preprocessing.fingerprint import (
+    ENCODER,
+    FINGERPRINT_LENGTH,
+    input_contents,
+    prepared_fingerprint,
+    tokenizer_digest,
+)
 from container.preprocessing.fit import fit_preprocessing, learn_label_map
 from container.preprocessing.precomputed import load_precomputed, selected_features
 from container.preprocessing.prepared import MARKER, SUMMARY, PreparedData, open_prepared
@@ -79,21 +85,18 @@ def prepare_data(
             logger.info("encoder %s: the files in %s", field.tokenizer, encoders[field.role])
     on_inputs()
     with _exclusive(paths.prepared):
-        folder = paths.prepared / input_fingerprint(paths, hp, files=files, encoders=encoders)
+        names = {field.tokenizer: encoders[field.role] for field in hp.text_fields}
+        contents = input_contents(paths, files=files, encoders=names)
+        folder = paths.prepared / prepared_fingerprint(hp, contents, encoders=encoders)
         reused = (folder / MARKER).is_file()
         for stale in paths.prepared.iterdir():
             if stale.name.startswith(UNFINISHED) and _is_ours(stale):
                 shutil.rmtree(stale)
         if not reused:
             with atomic_folder(folder, temporary=paths.prepared / f"{UNFINISHED}{folder.name}") as temporary:
-                _prepare(temporary, paths, hp, columns, files=files, encoders=encoders)
+                _prepare(temporary, paths, hp, columns, contents=contents, files=files, encoders=encoders)
         (folder / MARKER).touch()  # used last
-        complete = [each for each in paths.prepared.iterdir() if _is_ours(each) and (each / MARKER).is_file()]
-        others = [each for each in complete if each != folder and each not in in_use]
-        others.sort(key=lambda other: (other / MARKER).stat().st_mtime_ns, reverse=True)
-        for other in others[keep_others:]:
-            removed = other.with_name(f"{UNFINISHED}{other.name}")  # of which the next run removes the rest
-            shutil.rmtree(other.rename(removed))
+        _remove(paths.prepared, kept=[folder, *in_use], keep_others=keep_others)
     prepared = replace(open_prepared(folder), reused=reused)
     if hp.cross_fit:
         _check_folds(prepared, hp)
@@ -101,6 +104,22 @@ def prepare_data(
     action = f"{'found prepared' if reused else 'prepared'} in {time.monotonic() - started:.1f} s"
     logger.info("Data %s: %s rows; %s.", action, rows, folder)
     return prepared
+
+
+def discard_prepared(paths: JobPaths) -> None:
+    """Remove the data that earlier runs prepared, and what is known of their inputs: the job starts over."""
+    with _exclusive(paths.prepared):
+        paths.digests.unlink(missing_ok=True)
+        _remove(paths.prepared)
+
+
+def _remove(prepared: Path, *, kept: Collection[Path] = (), keep_others: int = 0) -> None:
+    """Remove complete data, except for `kept` and the `keep_others` others that were used last."""
+    others = [each for each in prepared.iterdir() if _is_ours(each) and (each / MARKER).is_file() and each not in kept]
+    others.sort(key=lambda other: (other / MARKER).stat().st_mtime_ns, reverse=True)
+    for other in others[keep_others:]:
+        removed = other.with_name(f"{UNFINISHED}{other.name}")  # of which the next run removes the rest
+        shutil.rmtree(other.rename(removed))
 
 
 def _check_folds(prepared: PreparedData, hp: Hyperparameters) -> None:
@@ -145,6 +164,7 @@ def _prepare(
     hp: Hyperparameters,
     columns: TableColumns,
     *,
+    contents: Mapping[str, Any],
     files: Mapping[str, Sequence[Path]],
     encoders: Mapping[str, Path | None],
 ) -> None:
@@ -172,7 +192,7 @@ def _prepare(
     fitted = replace(fitted, tokenizer_digests=tokenizer_digests)
     fitted.save(target)
     summary: dict[str, Any] = {"class_labels": list(fitted.class_labels), "splits": {}}
-    digests = {}
+    digests = {name: content for name, content in contents.items() if name.startswith(ENCODER)}
     with SliceWorkers(target, folds, num_workers=hp.preprocess_workers or available_cores()) as workers:
         for split in SPLITS:
             written = write_split(

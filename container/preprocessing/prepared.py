@@ -36,7 +36,7 @@ class PreparedData:
         rows: by split.
         encoders: by role of the text field.
         input_format: name of the format of train, e.g. csv.
-        digests: hash of the prepared rows of each split.
+        digests: hash of the prepared rows by split; hashes of the files of each pretrained encoder by ENCODER and name.
         summary: statistics of the data as JSON values, for the report.
         reused: whether an earlier run prepared the data.
     """
@@ -46,7 +46,7 @@ class PreparedData:
     rows: Mapping[str, int]
     encoders: Mapping[str, EncoderFiles]
     input_format: str
-    digests: Mapping[str, str]
+    digests: Mapping[str, Any]
     summary: Mapping[str, Any]
     reused: bool = False
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from container.data.sampler import BatchPlan
+from container.preprocessing.fingerprint import ENCODER
 from container.preprocessing.prepared import PreparedData
 from container.training.checkpoint_files import newest_checkpoint
 from contracts.errors import ContractError
@@ -19,11 +20,16 @@ logger = logging.getLogger(__name__)
 _FITTED = "the preprocessing that is fitted on train"
 
 
-def identity(hp: Hyperparameters, fitted_fingerprint: str, digests: Mapping[str, str]) -> Fingerprint:
-    """Return the settings, the rows of train and val, and the fitted preprocessing that a checkpoint depends on."""
+def identity(hp: Hyperparameters, fitted_fingerprint: str, digests: Mapping[str, Any]) -> Fingerprint:
+    """Return what a checkpoint depends on: settings, rows of train and val, fitted preprocessing, pretrained encoders.
+
+    Args:
+        digests: as in PreparedData.
+    """
     settings = hp.model_dump(mode="json", include=set(hp.names_of("prepare", "train")))
-    rows = {f"the prepared rows of {split}": digests[split] for split in ("train", "val")}
-    return Fingerprint.of({**dict(sorted(settings.items())), **rows, _FITTED: fitted_fingerprint})
+    inputs = {f"the prepared rows of {split}": digests[split] for split in ("train", "val")}
+    inputs |= {name: digest for name, digest in digests.items() if name.startswith(ENCODER)}
+    return Fingerprint.of({**dict(sorted(settings.items())), **inputs, _FITTED: fitted_fingerprint})
 
 
 def check_resumable(
@@ -55,11 +61,13 @@ def check_identity(saved: Mapping[str, Any], current: Fingerprint, *, folder: Pa
     Args:
         saved: the parts of the fingerprint in the checkpoint.
     """
-    # A checkpoint of an earlier version lacks newer settings: they had no effect, as by their defaults.
+    # A checkpoint of an earlier version lacks newer settings: they had no effect, as by their defaults. It also lacks
+    # the digests of encoders.
     names = Hyperparameters.names_of("prepare", "train")
-    defaults = {name: Hyperparameters.model_fields[name].default for name in names}
+    newer = {name: Hyperparameters.model_fields[name].default for name in names}
+    newer |= {name: value for name, value in current.parts.items() if name.startswith(ENCODER)}
     current.check(
-        {**defaults, **without_former(saved)},
+        {**newer, **without_former(saved)},
         began=f"the checkpoint in {folder} was trained with",
         fix="Undo the change; or start over with `train --fresh` (resume=false), which removes the checkpoints. "
         "The model and the report of the finished job stay until the new ones are complete.",

@@ -15,12 +15,14 @@ from optuna.samplers import BaseSampler, TPESampler
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from container.preprocessing.fingerprint import input_contents
+from container.tables.data_files import find_data_files
+from container.text.encoder_source import find_encoder
 from contracts import artifacts
 from contracts.atomic_files import AtomicFile, write_text_atomically
 from contracts.fingerprint import Fingerprint
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import read_as
-from contracts.paths import JobPaths
+from contracts.paths import SPLITS, JobPaths
 from contracts.presets import chosen_by_data
 from contracts.tuning import Choices, Range
 from contracts.tuning_space import (
@@ -286,6 +288,8 @@ def _distribution(name: str, values: Range | Choices) -> BaseDistribution:
 def _fingerprint(paths: JobPaths, hp: Hyperparameters, *, num_workers: int, given: Container[str]) -> Fingerprint:
     """Return what must not change in a search: the metric, the space, the other settings and the inputs."""
     space, settings = space_of(hp), trial_settings(hp, {})
+    encoders = {name: find_encoder(name, paths) for name in encoders_of(hp)}
+    files = {split: find_data_files(paths.channel(split), getattr(hp, f"{split}_filename")) for split in SPLITS[:2]}
     names = {*hp.names_of("prepare", "train"), *_LENGTH, *_MESH} - {*space, "early_stop_metric"}
     return Fingerprint.of(
         {
@@ -295,7 +299,7 @@ def _fingerprint(paths: JobPaths, hp: Hyperparameters, *, num_workers: int, give
             **{name: settings[name] for name in sorted(names) if name in settings},
             _REPLACED: sorted(name for name in names & chosen_by_data(hp) if name in given),
             "strategy": hp.strategy if hp.strategy in ("tp", "pp", "branch") else "data parallel",
-            **input_contents(paths, hp, encoders=encoders_of(hp)),
+            **input_contents(paths, files=files, encoders=encoders),
         }
     )
 

@@ -1,7 +1,6 @@
 """Cache the steps of local runs: a folder per step and digest of everything that its outputs depend on."""
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -12,46 +11,11 @@ from typing import Any
 
 import contracts
 from contracts.atomic_files import write_text_atomically
-from contracts.fingerprint import Fingerprint, digest_of, digest_of_file
-from contracts.input_files import files_below
+from contracts.fingerprint import ContentDigests, Fingerprint, digest_of, digest_of_file
 from contracts.step_contract import StepContract
 
 DISTRIBUTION = "text-table-trainer"
 REPOSITORY = Path(contracts.__file__).parents[1]  # contains the packages contracts and container
-
-
-class ContentDigests:
-    """Digests that a JSON file keeps between runs."""
-
-    def __init__(self, cache: Path) -> None:
-        self._cache = cache
-        self._known: dict[str, list[Any]] = {}
-        with suppress(OSError, ValueError):  # a damaged file only costs time
-            self._known = json.loads(cache.read_text())
-        self._seen: dict[str, list[Any]] = {}
-
-    def of(self, root: Path) -> str:
-        """Return the digest of a file, or of a folder's files with their relative names; links are followed."""
-        if root.is_file():
-            return digest_of([root.name, self._file(root)])
-        return digest_of([[str(path.relative_to(root)), self._file(path)] for path in files_below(root).files])
-
-    def save(self) -> None:
-        """Save the digests for the next run, without those of deleted files."""
-        kept = {**self._known, **self._seen}
-        kept = {path: entry for path, entry in kept.items() if path in self._seen or os.path.exists(path)}
-        write_text_atomically(self._cache, json.dumps(kept))
-
-    def _file(self, path: Path) -> str:
-        real = path.resolve()
-        status = real.stat()
-        # cp -p and rsync -t copy modification times, so the change time and the inode are needed to detect new content.
-        stamp = [status.st_size, status.st_mtime_ns, status.st_ctime_ns, status.st_ino]
-        entry = self._seen.get(str(real)) or self._known.get(str(real))
-        if entry is None or entry[:-1] != stamp:
-            entry = [*stamp, digest_of_file(real)]
-        self._seen[str(real)] = entry
-        return str(entry[-1])
 
 
 def code_digest(packages: Sequence[str] = ("contracts", "container")) -> str:

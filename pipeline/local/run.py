@@ -13,7 +13,7 @@ from typing import Any
 
 from contracts import artifacts
 from contracts.errors import ContractError
-from contracts.fingerprint import Fingerprint
+from contracts.fingerprint import ContentDigests, Fingerprint
 from contracts.input_files import files_below, read_json
 from contracts.step_contract import StepContract
 from contracts.steps import (
@@ -36,7 +36,7 @@ from pipeline.config import PipelineConfig
 from pipeline.estimate import print_estimate
 from pipeline.graph import CONDITION, source
 from pipeline.local.batch_score import score
-from pipeline.local.cache import Completed, ContentDigests, StepDirectory, code_digest, step_folder
+from pipeline.local.cache import Completed, StepDirectory, code_digest, step_folder
 from pipeline.local.docker import image_id
 from pipeline.local.process import StepFailed, run_step
 from pipeline.local.registry import LocalRegistry

@@ -6,11 +6,11 @@ import pytest
 from pydantic import ValidationError
 
 from contracts.errors import ContractError
+from contracts.fingerprint import ContentDigests
 from contracts.steps import BATCH_SCORE, PYTORCH_TRAINING, TABULAR_PREPROCESSING
 from pipeline.aws.definition import checked_definition
 from pipeline.aws.resolve import aws_plan
 from pipeline.checks import check_metrics_columns
-from pipeline.local.cache import ContentDigests
 from pipeline.local.run import Run, _fingerprint, require_inputs
 from pipeline.plan import make_plan
 from testing.pipelines import AWS, CONFIG, configuration

@@ -6,10 +6,11 @@ import pytest
 from pydantic import ValidationError
 
 from contracts.errors import ContractError
+from contracts.fingerprint import ContentDigests
 from contracts.steps import PYTORCH_TRAINING, TRACKED, TRACKING
 from pipeline.aws.definition import definition
 from pipeline.aws.resolve import aws_plan
-from pipeline.local.cache import ContentDigests, StepDirectory
+from pipeline.local.cache import StepDirectory
 from pipeline.local.run import Run, _not_tracked, run_or_reuse
 from pipeline.plan import make_plan
 from testing.mlflow_server import MlflowServer

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from container.preprocessing import split_file
-from container.preprocessing.prepare import prepare_data
+from container.preprocessing.prepare import discard_prepared, prepare_data
 from container.preprocessing.prepared import PreparedData, open_prepared
 from container.preprocessing.scan import TableColumns
 from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
@@ -72,17 +72,11 @@ def test_a_warm_pool_keeps_data_that_the_next_job_finds_although_its_files_are_n
     paths = write_job(tmp_path)
     pool = tmp_path / "sagemaker" / "warmpoolcache"
     pool.mkdir(parents=True)
-    notes = write_artifact(paths, "notes.txt", "of the first job")
     prepared = prepare(paths)
     assert prepared.folder.is_relative_to(pool)
-    for file in (notes, *(path for split in SPLITS for path in paths.channel(split).iterdir())):
-        os.utime(file, ns=(1, 1))
+    for file in (path for split in SPLITS for path in paths.channel(split).iterdir()):
+        file.write_bytes(file.read_bytes())
     assert prepare(paths).reused
-    file = paths.channel("val") / "data.csv"
-    file.write_text(file.read_text().replace("1", "2", 1))  # as many bytes
-    assert not prepare(paths).reused
-    notes.write_text("of another job..")
-    assert not prepare(paths).reused
 
 
 def test_foreign_files_in_every_folder_of_the_job_change_nothing(paths: JobPaths) -> None:
@@ -126,9 +120,12 @@ def test_training_rows_have_out_of_fold_risks_and_others_the_full_table(paths: J
     )
 
 
-def test_a_second_run_reuses_what_the_first_prepared(paths: JobPaths) -> None:
+def test_a_second_run_reuses_what_the_first_prepared_and_reads_no_input(
+    paths: JobPaths, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = prepare(paths)
     written = first.split("train").stat().st_mtime_ns
+    monkeypatch.setattr("hashlib.file_digest", None)
     second = prepare(paths, lr=0.5, batch_size=7, max_epochs=1)
     assert second.reused
     assert second.folder == first.folder
@@ -200,7 +197,7 @@ def test_data_whose_removal_was_interrupted_is_prepared_anew(paths: JobPaths, mo
             prepare(paths, max_sen_len=11)
     again = prepare(paths)
     assert not again.reused
-    assert {path.name for path in paths.prepared.iterdir()} == {".lock", again.folder.name}
+    assert {path.name for path in paths.prepared.iterdir()} == {".digests.json", ".lock", again.folder.name}
 
 
 def test_only_prepared_data_is_removed_from_its_folder(paths: JobPaths, tmp_path: Path) -> None:
@@ -213,7 +210,7 @@ def test_only_prepared_data_is_removed_from_its_folder(paths: JobPaths, tmp_path
     first = prepare(paths)
     (paths.prepared / f"tmp-{first.folder.name}").mkdir()
     second = prepare(paths, max_sen_len=11)
-    expected = {".lock", "link", *(folder.name for folder in kept), second.folder.name}
+    expected = {".digests.json", ".lock", "link", *(folder.name for folder in kept), second.folder.name}
     assert {path.name for path in paths.prepared.iterdir()} == expected
     assert all((folder / "notes.txt").exists() for folder in kept)
 
@@ -221,8 +218,6 @@ def test_only_prepared_data_is_removed_from_its_folder(paths: JobPaths, tmp_path
 def test_changed_files_tokenizers_and_artifacts_are_prepared_anew(paths, monkeypatch):
     prepare(paths)
     write_table(paths.channel("val") / "data.csv", table(20, start=101))
-    assert not prepare(paths).reused
-    os.utime(paths.channel("train") / "data.csv", ns=(1, 1))
     assert not prepare(paths).reused
     config = paths.pretrained / "tiny" / "config.json"
     config.write_text(config.read_text().replace("512", "256"))
@@ -234,6 +229,31 @@ def test_changed_files_tokenizers_and_artifacts_are_prepared_anew(paths, monkeyp
     assert not prepared.reused
     assert prepared.fitted.imputation == {"x": -5.0, "y": 0.0}
     assert prepare(paths).reused
+
+
+@pytest.mark.parametrize("name", ["train/data.csv", "val/data.csv", "model_artifacts_input/notes.txt"])
+def test_content_that_changes_in_the_middle_under_an_old_size_and_time_is_prepared_anew(tmp_path, name):
+    texts = ["late parcel, thank you " * 300] * 60
+    paths = write_job(tmp_path, train=table(60, text=texts), val=table(60, start=100, text=texts))
+    write_artifact(paths, "notes.txt", texts[0] * 60)
+    prepare(paths)
+    path = paths.channel("train").parent / name
+    status = path.stat()
+    with path.open("r+b") as file:
+        file.seek(path.read_bytes().index(b"late", status.st_size // 2))
+        file.write(b"good")
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert not prepare(paths).reused
+    assert prepare(paths).reused
+
+
+def test_a_job_that_starts_over_prepares_its_data_again_and_leaves_other_folders(paths):
+    folder = prepare(paths).folder
+    (paths.prepared / "mine").mkdir()
+    discard_prepared(paths)
+    assert {path.name for path in paths.prepared.iterdir()} == {".lock", "mine"}
+    assert not prepare(paths).reused
+    assert folder.is_dir()
 
 
 def test_selected_features_leave_the_others_out(paths: JobPaths) -> None:
@@ -300,7 +320,7 @@ def test_an_unfinished_folder_is_not_used_and_a_failure_leaves_none(paths: JobPa
     with pytest.raises(ContractError, match=r"data.csv: row 2, column 'x': 'many' is not a number") as refused:
         prepare(paths)
     assert refused.value.fix.endswith("If the column is a category, move it from tab_field_list to cat_field_list.")
-    assert [path.name for path in paths.prepared.iterdir()] == [".lock"]
+    assert {path.name for path in paths.prepared.iterdir()} == {".digests.json", ".lock"}
     with pytest.raises(ContractError, match=r"prepared.json is missing"):
         open_prepared(paths.prepared)
 

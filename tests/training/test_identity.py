@@ -1,6 +1,8 @@
 """What a resumed run may change, and how it keeps the global batch."""
 
+import json
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,10 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from container.data.sampler import BatchPlan
+from container.preprocessing.fingerprint import ENCODER
+from container.preprocessing.prepare import prepare_data
 from container.training.identity import check_identity, check_resumable, identity, resume_batch_plan
 from container.training.training_run import TrainingRun
+from container.tuning import ensemble
+from container.tuning.ensemble import train_members
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
+from testing import table_jobs
 from testing.jobs import CONFIGURATION, write_checkpoint
 
 ROWS = {"train": "1", "val": "2", "test": "9"}
@@ -135,6 +142,38 @@ def test_a_resumed_run_may_train_longer_but_not_differently():
         check_identity(saved, identity(hyperparameters(), "xyz", ROWS), folder=Path("c"))
     with pytest.raises(ContractError, match="the prepared rows of train: .* trained with '1', this run has '3'"):
         check_identity(saved, identity(hyperparameters(), "abc", {**ROWS, "train": "3"}), folder=Path("c"))
+
+
+def test_a_checkpoint_of_a_version_without_digests_of_encoders_resumes():
+    hp = hyperparameters()
+    check_identity(identity(hp, "abc", ROWS).parts, identity(hp, "abc", {**ROWS, ENCODER: ["1"]}), folder=Path("c"))
+
+
+DISTILLED = {"ensemble": 2, "ensemble_model": "distill"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "network"),
+    [({}, None), ({"lora_rank": 2}, None), ({"ensemble": 2}, 0), (DISTILLED, 0), (DISTILLED, None)],
+)
+def test_other_weights_of_an_encoder_under_the_same_path_are_refused(tmp_path, settings, network):
+    paths, hp = table_jobs.write_job(tmp_path), table_jobs.settings(tokenizer="tiny", reinit_layers=0, **settings)
+
+    def prepared(note):
+        header = json.dumps({"__metadata__": {"note": note}}).encode()
+        (paths.pretrained / "tiny" / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
+        return prepare_data(paths, hp)
+
+    first, run = prepared("1"), SimpleNamespace(hp=hp, checkpoints=paths.checkpoints)
+    if network is not None:
+        run = ensemble._planned(paths, hp, network)
+    parts = identity(run.hp, first.fitted.fingerprint, first.digests).parts
+    write_checkpoint(run.checkpoints, {"step": 3, "identity": dict(parts)})
+    resume = partial(check_resumable, hp, paths.checkpoints, given=())
+    if hp.ensemble > 1:
+        resume = partial(train_members, paths, hp, num_gpus=0)
+    with pytest.raises(ContractError, match="the encoder tiny: the checkpoint in"):
+        resume(prepared=prepared("2"))
 
 
 def write_checkpoint_of(hp, folder):

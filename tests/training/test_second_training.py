@@ -32,6 +32,7 @@ def test_another_setting_is_refused_at_once_and_a_fresh_start_keeps_the_results_
 
     assert main([*train, "--fresh"]) == 1  # an error of a worker: the loss is not finite
     printed = capfd.readouterr()
+    assert "found prepared" not in printed.out
     assert (printed.out + printed.err).count("lr: the loss or its gradient was not finite for 5 optimizer steps") == 1
     assert "Traceback" not in printed.out + printed.err
     assert not list(paths.checkpoints.glob("*.ckpt"))

@@ -155,7 +155,7 @@ def test_a_search_that_was_interrupted_after_its_trials_keeps_what_the_preset_ch
 def test_a_search_keeps_the_prepared_data_of_ten_other_settings(tmp_path, trained):
     searched(tmp_path, {"smooth_factor": {"low": 0.0, "high": 1.0}}, trials=14)
     assert len({hp.smooth_factor for hp in trained}) == 14
-    assert len(list(JobPaths(tmp_path).prepared.iterdir())) == 12  # a lock, the last one, and ten others
+    assert len(list(JobPaths(tmp_path).prepared.iterdir())) == 13  # digests, a lock, the last one, and ten others
 
 
 def test_the_data_of_running_trials_is_in_use(tmp_path, trained, monkeypatch):
