@@ -2,7 +2,6 @@
 
 import logging
 from collections.abc import Mapping, Sequence
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -46,7 +45,10 @@ class OnnxBackend:
             )
         self._threads = available_cores() if threads is None else _at_most_cores(threads)
         self._session = self._load(path)
+        # Loaded now: later, the folder may contain another model.
         self._head_file = folder / artifacts.head_file(variant)
+        self._head = self._load(self._head_file) if self._head_file.is_file() else None
+        self._head_inputs = {node.name for node in self._head.get_inputs()} if self._head else set()
         self._roles, self._texts = list(texts), list(texts.values())
         self._inputs = {node.name for node in self._session.get_inputs()}
         named = [name for text in self._texts for name in (text.input_ids_key, text.attention_mask_key)]
@@ -78,24 +80,17 @@ class OnnxBackend:
 
     def scores(self, feed: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the scores, whose softmax are the probabilities, from features and table. [B, K]"""
-        given = {name: value for name, value in feed.items() if name in self._head_inputs}
-        return np.asarray(self._head.run([artifacts.ONNX_SCORES], given)[0])
+        assert self._head is not None, "check_head"
+        inputs = {name: value for name, value in feed.items() if name in self._head_inputs}
+        return np.asarray(self._head.run([artifacts.ONNX_SCORES], inputs)[0])
 
     def check_head(self) -> None:
         """Raise ContractError if the model has no head beside the graph."""
-        if not self._head_file.is_file():
+        if self._head is None:
             raise ContractError(
                 f"{self._head_file}: is missing: the model was exported by a version without reasons for predictions",
                 "Export it again: run the training job again in its folder, which trains no further step.",
             )
-
-    @cached_property
-    def _head(self) -> "onnxruntime.InferenceSession":
-        return self._load(self._head_file)
-
-    @cached_property
-    def _head_inputs(self) -> set[str]:
-        return {node.name for node in self._head.get_inputs()}
 
     def _load(self, path: Path) -> "onnxruntime.InferenceSession":
         try:

@@ -2,7 +2,8 @@
 
 import json
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -33,10 +34,13 @@ def write_model_files(folder: Path, files: Iterable[Path]) -> Path:
     return path
 
 
-def check_model_files(folder: Path, backend: str, *, variant: str | None) -> None:
-    """Compare the files that `backend` reads with files.json; log a warning if an earlier version wrote the model.
+@contextmanager
+def checked_files(folder: Path, backend: str, *, variant: str | None) -> Iterator[None]:
+    """Check, after the block has loaded a model, that it has read the files that files.json listed before.
 
-    A file that the backend does not read may be absent: model.pth for ONNX Runtime, or an unused variant.
+    So a folder that is replaced meanwhile is an error, and no mixture of two models. A file that the backend does not
+    read may be absent: model.pth for ONNX Runtime, or an unused variant. A model of an earlier version has no list: log
+    a warning.
 
     Raises:
         ContractError: a listed file is missing or changed, or files.json does not list a file that the backend reads.
@@ -44,8 +48,10 @@ def check_model_files(folder: Path, backend: str, *, variant: str | None) -> Non
     path = folder / artifacts.MODEL_FILES
     if not exists(path):
         logger.warning("%s: is missing, so the model's files are not checked; a model of version 0.1 has none.", path)
+        yield
         return
     listed = read_as(path, ModelFiles, artifacts.MODEL_FIX).sha256
+    yield
     graph = artifacts.onnx_file(variant)
     own = (
         {graph, f"{graph}.data", artifacts.head_file(variant)}

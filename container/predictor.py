@@ -2,10 +2,11 @@
 
 import logging
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from numbers import Integral
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +19,7 @@ from container.backends import Backend, OnnxBackend, TorchBackend
 from container.data.records import RecordArrays
 from container.decision.decision import Decision
 from container.errors import RecordTooLongError
-from container.model_files import check_model_files
+from container.model_files import checked_files
 from container.preprocessing.risk_tables import MISSING
 from container.preprocessing.transform import Preprocessor
 from container.tables.records import records_to_table
@@ -104,7 +105,7 @@ class Predictor:
             ContractError: an artifact is missing, damaged or not the one that files.json lists, or an argument is
                 unknown or out of range.
         """
-        folder = Path(model_dir)
+        folder = Path(os.path.realpath(model_dir))  # a link may be moved while the files are read
         if backend not in ("onnx", "torch"):
             raise ContractError(f"backend: {backend!r} is not known", "Use one of: onnx, torch.")
         if variant is not None and variant not in ONNX_VARIANTS:
@@ -115,22 +116,28 @@ class Predictor:
         for name, value in (("batch_size", batch_size), ("max_tokens", max_tokens), ("threads", threads)):
             if value is not None and not (isinstance(value, Integral) and value >= 1):
                 raise ContractError(f"{name}: is {value!r}", "Use a whole number of at least 1.")
-        preprocessor, decision = Preprocessor.load(folder), Decision.load(folder)
-        keys = read_as(folder / artifacts.HYPERPARAMETERS, InputKeys, artifacts.MODEL_FIX)
-        texts: dict[Role, TextInputs] = {field.role: keys.of(field.role) for field in preprocessor.fitted.text_fields}
-        if backend == "onnx":
-            loaded: Backend = OnnxBackend(folder, texts, variant=variant, threads=threads)
-        else:
-            loaded = TorchBackend(folder, list(texts.values()), decision)
-        size = 1 if variant == "int8" else batch_size
-        predictor = cls(preprocessor, loaded, decision=decision, batch_size=size, max_tokens=max_tokens)
-        predictor._check_model(folder)
-        check_model_files(folder, backend, variant=variant)
+        with checked_files(folder, backend, variant=variant):
+            preprocessor, decision = Preprocessor.load(folder), Decision.load(folder)
+            keys = read_as(folder / artifacts.HYPERPARAMETERS, InputKeys, artifacts.MODEL_FIX)
+            texts: dict[Role, TextInputs] = {text.role: keys.of(text.role) for text in preprocessor.fitted.text_fields}
+            if backend == "onnx":
+                loaded: Backend = OnnxBackend(folder, texts, variant=variant, threads=threads)
+            else:
+                loaded = TorchBackend(folder, list(texts.values()), decision)
+            size = 1 if variant == "int8" else batch_size
+            predictor = cls(preprocessor, loaded, decision=decision, batch_size=size, max_tokens=max_tokens)
+            predictor._check_model(folder)
         return predictor
+
+    def __reduce__(self) -> NoReturn:
+        raise ContractError(
+            "a Predictor cannot be pickled, so it cannot be sent to another process or deep-copied",
+            "Send the path of the model folder, and call Predictor.load in each process.",
+        )
 
     @property
     def feature_inputs(self) -> tuple[str, ...]:
-        """Return the raw columns that a record needs, in order: texts, numbers, categories."""
+        """Return the raw columns that a record needs, in the order of CSV without a header."""
         return self._preprocessor.fitted.feature_inputs
 
     @property
@@ -304,10 +311,10 @@ class Predictor:
 
     def score(self, inputs: Sequence[HeadInputs], runs: Sequence[int]) -> np.ndarray:
         """Return the scores of run runs[i] of inputs[i], one array [M, K] each; thread-safe. [N]"""
-        found = np.empty(len(runs), object)
-        for i, (each, run) in enumerate(zip(inputs, runs, strict=True)):
-            found[i] = self._onnx.scores(each.feed(run))
-        return found
+        scores = np.empty(len(runs), object)
+        for i, (of_record, run) in enumerate(zip(inputs, runs, strict=True)):
+            scores[i] = self._onnx.scores(of_record.feed(run))
+        return scores
 
     def _check_model(self, folder: Path) -> None:
         """Raise ContractError where the files of `folder` do not fit together: compute one record."""

@@ -2,6 +2,7 @@
 
 import itertools
 import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -105,6 +106,7 @@ class ServedModel:
         Raises:
             ContractError: a missing or damaged artifact, or a column that SERVING_CSV_COLUMNS lacks.
         """
+        folder = Path(os.path.realpath(folder))  # as Predictor.load does
         predictor = Predictor.load(
             folder,
             variant=settings.serving_onnx_variant,
@@ -119,7 +121,7 @@ class ServedModel:
                 if name not in declared:
                     raise missing_column(name, declared, "SERVING_CSV_COLUMNS")
         model = cls(predictor, report_invalid=settings.serving_invalid_records == "report")
-        path = Path(folder) / CALIBRATION
+        path = folder / CALIBRATION
         if path.is_file():
             model.calibrate(CalibrationMap.read(path))
         return model
