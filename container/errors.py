@@ -7,6 +7,7 @@ Exception
     RecordTooLongError   a record has more tokens than the Predictor accepts
     RequestError         an HTTP status; in serving/errors.py, where SageMaker's toolkit can be its second base
   DeadlineError          a request was not computed in time
+    ClientGone           its client has closed the connection
   MemberFailed           the training of one of several networks failed
   NotMade                an optional result is not made, for a reason that is no failure
   PeerFailed             another rank failed
@@ -35,6 +36,10 @@ class RecordTooLongError(ContractError):
 
 class DeadlineError(Exception):
     """SERVING_TIMEOUT_SECONDS passed. Not a TimeoutError: a package's own inference.py may raise that."""
+
+
+class ClientGone(DeadlineError):
+    """The client closed the connection, so that nobody waits for the response."""
 
 
 class MemberFailed(Exception):

@@ -12,6 +12,9 @@ from functools import partial
 from http import HTTPStatus
 from typing import Any, BinaryIO
 
+from waitress.channel import ClientDisconnected
+
+from container.errors import ClientGone
 from container.serving.errors import RequestError, as_request_error, check_limit, error_body
 from container.serving.gunzip import Gunzipped
 from container.serving.model_process import ModelProcess
@@ -30,7 +33,9 @@ logger = logging.getLogger(__name__)
 StartResponse = Callable[[str, list[tuple[str, str]]], object]
 Response = tuple[HTTPStatus, bytes, str]  # status, body, Content-Type
 PING = "/ping"
+CLIENT = "container.client"  # the key of the client's socket in the environment of a request
 RETRY = ("Retry-After", "1")  # a header of each response 503
+_GONE = 499  # nginx's status of a request whose client closed the connection
 _REMEMBERED = 100_000  # latencies kept for the log
 _MIB = 1 << 20
 _SHARE = 0.5  # of the time for a request that the computation of full payloads may take
@@ -140,13 +145,17 @@ class Application:
             cause = f"Content-Encoding {encoding!r} is not supported"
             raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, cause, "Send gzip, or the body without compression.")
         with self._place(num_bytes):
-            return self._model.answer(body, headers)
+            return self._model.answer(body, headers, environ.get(CLIENT))
 
     def _respond(self, answer: Callable[[], tuple[bytes, str, HTTPStatus]]) -> Response:
         """Return what `answer` returns, or the response for the error that it raises."""
         try:
             body, media_type, status = answer()
             return status, body, media_type
+        except ClientGone as gone:
+            with self._counting:
+                self.statuses[_GONE] += 1
+            raise ClientDisconnected from gone  # which waitress expects
         except Exception as error:
             refused = as_request_error(error, self._settings.serving_timeout_seconds)
             return _error(refused.status, refused.cause, refused.fix)

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from container.errors import DeadlineError
+from container.errors import ClientGone, DeadlineError
 
 logger = logging.getLogger(__name__)
 
@@ -39,11 +39,21 @@ def result_within(answer: Future[Result], timeout: float | None) -> Result:
     return answer.result()
 
 
+def unless_gone(gone: Callable[[], bool], call: Callable[[], Result]) -> Result:
+    """Return the result of `call`; if the client has gone, raise ClientGone and do not call it."""
+    if gone():
+        raise ClientGone
+    return call()
+
+
 class _Waiting:
     """Records in the queue, of which the first `done` are computed."""
 
-    def __init__(self, compute: ComputeRecords, records: Sequence[Records], indices: Sequence[int]) -> None:
+    def __init__(
+        self, compute: ComputeRecords, records: Sequence[Records], indices: Sequence[int], gone: Callable[[], bool]
+    ) -> None:
         self.compute = compute
+        self.gone = gone
         self.records = records
         self.indices = indices
         self.count = len(indices)
@@ -51,6 +61,14 @@ class _Waiting:
         self.done = 0
         self.parts: list[np.ndarray] = []
         self.answer: Future[np.ndarray] = Future()
+
+    def is_abandoned(self) -> bool:
+        """Return whether nobody waits for the answer; end the wait of the thread whose client has gone."""
+        if not (self.answer.cancelled() or self.gone()):
+            return False
+        if self.answer.set_running_or_notify_cancel():
+            self.answer.set_exception(ClientGone())
+        return True
 
 
 class BatchingQueue:
@@ -90,20 +108,22 @@ class BatchingQueue:
         *,
         timeout: float | None = None,
         function: ComputeRecords | None = None,
+        gone: Callable[[], bool] = lambda: False,
     ) -> np.ndarray:
         """Return the class probabilities of record indices[i] of records[i], i = 0..N-1. [N, K]
 
         Args:
             function: computes something else of these records. [N, ...]
+            gone: returns whether the client has gone; asked before each round.
 
         Raises:
-            DeadlineError: `timeout` seconds passed; the remaining records are dropped.
+            DeadlineError: `timeout` seconds passed, or the client has gone; the remaining records are dropped.
             Exception: the error that `compute` raised for these records.
         """
         function = function or self._compute
         if not indices:
             return function([], [])
-        request = _Waiting(function, records, indices)
+        request = _Waiting(function, records, indices, gone)
         with self._changed:
             self._waiting.append(request)
             self._changed.notify()
@@ -123,7 +143,7 @@ class BatchingQueue:
 
     def _take(self) -> list[tuple[_Waiting, range]]:
         """Return the records of the next round; requests with further records move to the end of the queue."""
-        waiting = [request for request in self._waiting if not request.answer.cancelled()]
+        waiting = [request for request in self._waiting if not request.is_abandoned()]
         self._waiting.clear()
         shares: list[tuple[_Waiting, range]] = []
         room, tokens = self._batch_size, 0

@@ -15,7 +15,7 @@ from waitress.server import TcpWSGIServer
 from waitress.task import ErrorTask, ThreadedTaskDispatcher, WSGITask
 from waitress.utilities import Error
 
-from container.serving.application import PING, RETRY
+from container.serving.application import CLIENT, PING, RETRY
 from container.serving.errors import above_limit, error_body
 from contracts.serving import JSON
 
@@ -99,7 +99,10 @@ class _TooSlow(Error):
 
 
 class _AnswerTask(WSGITask):
-    """Close the connection after a response if the server is stopping or crowded."""
+    """Close the connection after a response if the server is stopping or crowded; tell the application the client."""
+
+    def get_environment(self) -> dict[str, Any]:
+        return {**super().get_environment(), CLIENT: self.channel.socket}
 
     def build_response_header(self) -> bytes:
         server: Any = self.channel.server  # a Server

@@ -13,13 +13,14 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
-from container.errors import DeadlineError
+from container.errors import ClientGone, DeadlineError
 from container.processes import die_with_parent, end_process
 from container.serving.errors import RequestError, as_request_error
 from container.serving.gunzip import Body
@@ -103,19 +104,24 @@ class ModelProcess:
         memory = " (the machine may have too little memory)" if ended.si_status == signal.SIGKILL else ""
         return f"the model's process ended with signal {ended.si_status}{memory}"
 
-    def answer(self, body: Body, headers: Mapping[str, str]) -> tuple[bytes, str, HTTPStatus]:
+    def answer(
+        self, body: Body, headers: Mapping[str, str], client: socket.socket | None = None
+    ) -> tuple[bytes, str, HTTPStatus]:
         """Return the response's body, its Content-Type and its status; called from several threads.
 
         Args:
             headers: of the request, named as "Content-Type".
+            client: the connection of the client.
 
         Raises:
             RequestError: the client's error, an error of the model, or 503 after `close`.
-            DeadlineError: the process did not answer in time.
+            DeadlineError: the process did not answer in time, or the client has closed its connection; the process
+                computes no more of the request.
         """
         try:
             with self._connection() as connection:
                 _send(connection, {"headers": headers}, body)
+                self._wait(connection, client)
                 header, answer = _receive(connection)
         except TimeoutError as error:  # of the connection
             raise DeadlineError from error
@@ -130,6 +136,21 @@ class ModelProcess:
         if "cause" in header:
             raise RequestError(status, header["cause"], header["fix"])
         return answer, header["media_type"], status
+
+    def _wait(self, connection: socket.socket, client: socket.socket | None) -> None:
+        """Wait until the process answers."""
+        ends = select.poll()
+        ends.register(connection, select.POLLIN)
+        if client is not None:
+            try:
+                ends.register(client, select.POLLRDHUP)
+            except ValueError:  # it is closed here too
+                raise ClientGone from None
+        ready = [descriptor for descriptor, _ in ends.poll(1000 * self._timeout)]
+        if not ready:
+            raise TimeoutError
+        if connection.fileno() not in ready:
+            raise ClientGone
 
     def close(self) -> None:
         """End the process and those that it started; requests in progress raise RequestError 503."""
@@ -221,12 +242,22 @@ def _load(folder: Path, control: socket.socket) -> "Runner":
 def _respond(runner: "Runner", connection: socket.socket, timeout: float) -> None:
     with connection, suppress(ConnectionError):  # the server's process waits no longer
         while True:  # without names for a request and its answer: an idle thread holds no memory
-            _send(connection, *_answer(runner, *_receive(connection), timeout))
+            _send(connection, *_answer(runner, *_receive(connection), partial(_is_closed, connection), timeout))
 
 
-def _answer(runner: "Runner", request: dict[str, Any], body: bytes, timeout: float) -> tuple[dict[str, Any], BinaryIO]:
+def _is_closed(connection: socket.socket) -> bool:
+    """Return whether the server's process has closed the connection, which it does if the client has gone."""
     try:
-        answer, media_type, status = runner.answer(body, request["headers"])
+        return not connection.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT)
+    except OSError as error:
+        return not isinstance(error, BlockingIOError)
+
+
+def _answer(
+    runner: "Runner", request: dict[str, Any], body: bytes, gone: Callable[[], bool], timeout: float
+) -> tuple[dict[str, Any], BinaryIO]:
+    try:
+        answer, media_type, status = runner.answer(body, request["headers"], gone)
         return {"media_type": media_type, "status": status}, io.BytesIO(answer)
     except BaseException as error:  # a package's own inference.py may call sys.exit
         if not runner.healthy:

@@ -21,7 +21,7 @@ import pyarrow as pa
 from container.attribution.reasons import Work
 from container.errors import DeadlineError
 from container.serving import handler, inference
-from container.serving.batching import BatchingQueue, result_within
+from container.serving.batching import BatchingQueue, result_within, unless_gone
 from container.serving.errors import RequestError, bad_request
 from container.serving.media_types import request_type, response_type
 from container.serving.model import Scored
@@ -98,28 +98,34 @@ class ModelRunner:
         """Return the number of the call that each working thread runs; None between calls."""
         return self._turns.current, self._queue.current
 
-    def answer(self, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def answer(self, body: bytes, headers: Mapping[str, str], gone: Callable[[], bool] = lambda: False) -> Answer:
         """Return the response's body, its Content-Type and its status; called from several threads.
+
+        Args:
+            gone: returns whether the client has gone.
 
         Raises:
             RequestError, ContractError: the client's error.
-            DeadlineError: the computation took too long.
+            DeadlineError: the computation took too long, or the client has gone.
         """
         content_type, accept = headers.get("Content-Type"), _wanted(headers)
         response_type(accept)  # refuse an unsupported format before computing anything
         deadline = time.monotonic() + self._timeout
         large = len(body) > _LARGE_BYTES or request_type(content_type).name == PARQUET
-        run = self._turns.run if large else self._run_small
+        in_turn = self._turns.run if large else self._run_small
+
+        def run(call: Callable[[], Result]) -> Result:
+            return in_turn(partial(unless_gone, gone, call), _until(deadline))
+
+        def compute(work: Work) -> np.ndarray:
+            limits = {"timeout": _until(deadline), "gone": gone}
+            return self._queue.compute(work.records, work.indices, function=work.compute, **limits)
+
         parts = self._model.prepare(handler.input_fn(body, content_type, Context("", headers)))
         scored: list[Scored] = []
-        while (part := run(partial(next, parts, None), _until(deadline))) is not None:
-            scored.append(
-                self._model.score(part, partial(self._compute, deadline), lambda call: run(call, _until(deadline)))
-            )
+        while (part := run(partial(next, parts, None))) is not None:
+            scored.append(self._model.score(part, compute, run))
         return *handler.output_fn(self._model.decide(scored), accept), HTTPStatus.OK
-
-    def _compute(self, deadline: float, work: Work) -> np.ndarray:
-        return self._queue.compute(work.records, work.indices, timeout=_until(deadline), function=work.compute)
 
     def sample_lines(self) -> list[bytes]:
         """Return JSON Lines of typical records, to measure how fast they are answered."""
@@ -163,17 +169,17 @@ class ScriptRunner:
         self._turns = Turns()
         self._timeout = handler.settings().serving_timeout_seconds
 
-    def answer(self, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def answer(self, body: bytes, headers: Mapping[str, str], gone: Callable[[], bool] = lambda: False) -> Answer:
         wanted = _wanted(headers).replace("\t", " ")
         if not _is_header_value(wanted):
             raise RequestError(HTTPStatus.NOT_ACCEPTABLE, f"Accept is malformed: {wanted!r}", "Send ASCII.")
         content_type = headers.get("Content-Type")
         try:
-            given = body_of(body, content_type)
+            content = body_of(body, content_type)
         except UnicodeDecodeError as error:
             raise bad_request(f"the request is not UTF-8: {error}", "Send UTF-8, or another Content-Type.") from error
-        call = partial(self._script.answer, given, content_type, wanted, headers)
-        text, media_type, status = self._turns.run(call, self._timeout)
+        call = partial(self._script.answer, content, content_type, wanted, headers)
+        text, media_type, status = self._turns.run(partial(unless_gone, gone, call), self._timeout)
         if not (isinstance(media_type, str) and _is_header_value(media_type)):
             raise TypeError(f"output_fn returned {media_type!r} as the Content-Type")
         if not isinstance(text, str | bytes | bytearray | memoryview):
@@ -213,6 +219,7 @@ def load_runner(folder: Path) -> Runner:
             loaded.
     """
     start_arrow()
+    folder = Path(os.path.realpath(folder))  # a link may be moved before the model is loaded
     script = folder / CODE_FOLDER / ENTRY_POINT
     if not script.is_file() or script.read_bytes() == Path(inference.__file__).read_bytes():
         return ModelRunner(folder)

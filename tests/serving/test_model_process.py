@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from testing.jobs import REPOSITORY, wait_for
-from testing.serving import model_process, package, refused_start, serving
+from contracts.serving import JSON_LINES
+from testing.jobs import REPOSITORY, table, wait_for
+from testing.serving import bodies, model_process, package, refused_start, serving
 
 pytestmark = pytest.mark.slow
 ECHO = """
@@ -69,6 +70,42 @@ def test_the_models_process_ends_with_a_server_that_is_killed_while_the_model_lo
     server.kill()
     server.wait(timeout=30)
     wait_for(lambda: not runs(model))
+
+
+def leave(server, body, content_type="application/json"):
+    """Send a request, and close the connection before its response."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", "/invocations", body, {"Content-Type": content_type})
+    time.sleep(0.1)
+    connection.close()
+
+
+def test_a_script_is_not_called_for_clients_that_have_gone(tmp_path):
+    script = "def predict_fn(data, model):\n    print('computing')\n    time.sleep(1)\n    return data"
+    with serving(package(tmp_path, f"{ECHO}\n{script}")) as server:
+        for _ in range(5):
+            leave(server, "hi")
+        assert server.ask("hi").status == 200
+        assert server.stop() == 0
+        log = server.log.read_text()
+    assert log.count("computing") == 2
+    assert "requests answered: 1 with 200, 5 with 499" in log
+    assert "Traceback" not in log
+
+
+def test_a_client_that_sends_a_large_request_again_and_again_does_not_slow_the_others(trained_job):
+    body = bodies(table(4000, seed=3))[JSON_LINES]
+    with serving(trained_job.root) as server:
+
+        def seconds():
+            began = time.monotonic()
+            assert server.ask(body, JSON_LINES).status == 200
+            return time.monotonic() - began
+
+        alone = min(seconds() for _ in range(2))
+        for _ in range(15):
+            leave(server, body, JSON_LINES)
+        assert seconds() < 3 * alone + 0.5
 
 
 @pytest.mark.parametrize(
