@@ -31,6 +31,14 @@ BODIES = 4  # requests of SERVING_MAX_BYTES that may be in progress
 # enough requests to keep a model busy.
 MOST_TRANSFORM_MIB, PAYLOAD_MIB, TRANSFORM_REQUESTS = 100, 6, 8
 
+# The order of the columns of CSV without a header: the setting that names them, and the attribute of the fitted rules.
+INPUT_ORDER = {
+    "texts": "text_columns",
+    "tab_field_list": "raw_numbers",
+    "date_field_list": "dates",
+    "cat_field_list": "categorical_columns",
+}
+
 CODE_FOLDER = "code"
 ENTRY_POINT = "inference.py"
 CALIBRATION = "calibration.json"  # in the package: a calibration of class 1's probability, fitted after training
@@ -49,7 +57,9 @@ class RecordSettings(StepSettings):
         default="detect", description="Header line of CSV, if the Content-Type does not say. detect: by its names."
     )
     serving_csv_columns: Names | None = Field(
-        default=None, description="Columns of CSV without a header, in order. Default: those of the model."
+        default=None,
+        description="Columns of CSV without a header, in order. Default: those of the model, in the order "
+        f"{', '.join(INPUT_ORDER)}.",
     )
     serving_onnx_variant: Literal["fused", "int8"] | None = Field(
         default=None, description="Serve model.fused.onnx or model.int8.onnx, if the job kept it."

@@ -24,6 +24,7 @@ from container.tables.values import Kind, kind_of_texts, numbers
 from contracts import artifacts
 from contracts.errors import ContractError, one_line
 from contracts.input_files import read_as
+from contracts.serving import INPUT_ORDER
 from contracts.settings.data import ROW_COLUMNS
 from contracts.tabular_inputs import code_input, date_inputs, indicator_input, risk_inputs
 from contracts.text_fields import TextField
@@ -132,8 +133,8 @@ class Rules:
 
     @property
     def feature_inputs(self) -> tuple[str, ...]:
-        """Return the raw columns that a prediction needs."""
-        return (*self.text_columns, *self.raw_numbers, *self.dates, *self.categorical_columns)
+        """Return the raw columns that a prediction needs, in the order of CSV without a header."""
+        return tuple(name for columns in INPUT_ORDER.values() for name in getattr(self, columns))
 
     @property
     def other_columns(self) -> tuple[str | None, ...]:

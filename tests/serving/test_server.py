@@ -7,6 +7,7 @@ import io
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import socket
@@ -23,7 +24,8 @@ import pytest
 
 from container.data.records import RecordArrays, TextArrays
 from container.decision.decision import Decision, Threshold
-from container.errors import DeadlineError
+from container.errors import ClientGone, DeadlineError
+from container.predictor import Predictor
 from container.serving.answers import write_answer
 from container.serving.batching import BatchingQueue
 from container.serving.connections import READ_THOUGH_REFUSED
@@ -37,6 +39,7 @@ from container.tables.values import keys, numbers
 from contracts.errors import ContractError
 from contracts.package_inputs import CalibrationMap
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, ServingSettings
+from testing import table_jobs
 from testing.hostile_texts import processor_seconds
 from testing.jobs import REPOSITORY, table, wait_for
 from testing.serving import (
@@ -52,6 +55,7 @@ from testing.serving import (
 
 COLUMNS = ("chat", "price", "quantity", "color")
 LIMITS = ServingSettings()
+SERVING_PAGE = (REPOSITORY / "docs" / "serving.md").read_text()
 TEST = table(24, seed=2)  # as testing.jobs.write_job makes the test split
 
 
@@ -75,6 +79,22 @@ def test_a_csv_without_a_header_has_the_models_columns_in_order():
         {"chat": 'a, "b"\nc', "price": "1", "quantity": "", "color": "red"},
         {"chat": "007", "price": "2", "quantity": "3", "color": ""},
     ]
+
+
+def test_a_csv_without_a_header_in_the_documented_order_is_the_record_of_its_json(tmp_path):
+    days = [f"2026-01-{1 + i % 28:02d}" for i in range(40)]
+    frame = table_jobs.table(40, day=days, sent=days[::-1], size=["ML"[i % 2] for i in range(40)])
+    lists = {"tab_field_list": ["y", "x"], "date_field_list": ["sent", "day"], "cat_field_list": ["size", "c"]}
+    preprocessor, _ = table_jobs.fit(tmp_path, frame, table_jobs.settings(**lists))
+    model = ServedModel(Predictor(preprocessor, None, decision=Decision(), batch_size=8))
+    row = {"text": "good shirt", "x": 1.5, "y": 2, "day": "2026-01-05", "sent": "2026-02-09", "c": "a", "size": "L"}
+    (order,) = re.findall(r"\| SERVING_CSV_COLUMNS \|.* in the order (.*)\. \|", SERVING_PAGE)
+    columns = [name for setting in order.split(", ") for name in {"texts": ["text"], **lists}[setting]]
+    bodies = {JSON: json.dumps(row), CSV: ",".join(str(row[name]) for name in columns)}
+    requests = [read_request(body.encode(), content_type, LIMITS) for content_type, body in bodies.items()]
+    of_json, of_csv = (next(model.prepare(request)).records[0] for request in requests)
+    np.testing.assert_array_equal(of_csv.tabular, of_json.tabular)
+    np.testing.assert_array_equal(of_csv.texts[0].tokens, of_json.texts[0].tokens)
 
 
 @pytest.mark.parametrize(
@@ -475,16 +495,19 @@ def test_only_the_request_that_cannot_be_computed_fails(slow):
                 assert answer.result()[0, 0] == row
 
 
-def test_a_request_that_waits_too_long_is_dropped(slow):
-    queue = BatchingQueue(slow, batch_size=8)
+def test_records_for_which_nobody_waits_any_longer_are_dropped_after_the_round_in_progress(slow):
+    queue, gone = BatchingQueue(slow, batch_size=4), threading.Event()
     with ThreadPoolExecutor(1) as clients:
-        first = clients.submit(compute_all, queue, numbered([0]))
+        first = clients.submit(queue.compute, [numbered(range(8))] * 8, range(8), gone=gone.is_set)
         assert slow.started.acquire(timeout=10)
         with pytest.raises(DeadlineError):
-            queue.compute([numbered([1])], [0], timeout=0.01)
+            queue.compute([numbered([9])], [0], timeout=0.01)
+        gone.set()
         slow.go_on.release(10)
-        first.result()
-    assert slow.rounds == [[0]]
+        with pytest.raises(ClientGone):
+            first.result(timeout=10)
+    assert compute_all(queue, numbered([7]))[0, 0] == 7
+    assert slow.rounds == [[0, 1, 2, 3], [7]]
 
 
 def test_a_round_of_several_records_has_at_most_max_tokens(slow):
@@ -682,10 +705,9 @@ def test_a_packages_own_inference_py_answers(trained_job, tmp_path):
 
 
 def test_the_settings_are_documented_as_they_are():
-    text = (REPOSITORY / "docs" / "serving.md").read_text()
     for name, field in ServingSettings.model_fields.items():
         default = "" if field.default is None else f"{field.default:g}" if name.endswith("seconds") else field.default
-        assert f"| {name.upper()} | {default} | {field.description} |" in text
+        assert f"| {name.upper()} | {default} | {field.description} |" in SERVING_PAGE
 
 
 @pytest.mark.parametrize("content_type", [CSV, JSON, JSON_LINES, PARQUET])
