@@ -106,6 +106,19 @@ def test_a_mistake_is_named_and_no_file_is_left(model, tmp_path, capsys, *, give
     assert (tmp_path / "new.csv").read_bytes() == before
 
 
+@pytest.mark.parametrize("exists", [True, False])
+def test_predictions_are_written_to_the_file_to_which_a_link_leads(model, tmp_path, exists):
+    (tmp_path / "disk").mkdir()
+    target, link = tmp_path / "disk" / "scores.csv", tmp_path / "out.csv"
+    link.symlink_to(target)
+    if exists:
+        target.write_text("before")
+    assert predict(model, [write_table(tmp_path / "new.csv", table(3))], link) == 0
+    assert link.is_symlink()
+    assert len(read(target)) == 3
+    assert list(target.parent.iterdir()) == [target]
+
+
 def test_a_root_without_a_model_is_named(tmp_path, capsys):
     assert predict(tmp_path / "model", [tmp_path / "new.csv"], tmp_path / "out.csv") == 1
     assert "Set --root to the folder of a completed job" in capsys.readouterr().err

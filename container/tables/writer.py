@@ -1,6 +1,7 @@
 """Write a table piece by piece as CSV, TSV, JSON Lines or Parquet; the file appears when it is complete."""
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
@@ -55,7 +56,7 @@ class TableWriter:
         file_format, self._is_text = table_format.name, bool(table_format.delimiter)
         self._check_text(pa.array(schema.names, pa.string()), "the header")
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = AtomicFile(path)
+        self._file = AtomicFile(Path(os.path.realpath(path)))  # the file to which a link leads, not the link
         convert = _CONVERTED.get(file_format, _text_type)
         self._schema = pa.schema([each.with_type(convert(each.type)) for each in schema], metadata=schema.metadata)
         try:
