@@ -4,6 +4,7 @@ import argparse
 import os
 import signal
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from container.cores import share_of_cores
 from container.planning.arguments import add_plan_arguments, positive
 from container.processes import end_process
 from contracts.errors import ContractError
+from contracts.file_systems import naming_full_disk
 from contracts.input_files import check_root
 from contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, JobPaths
 from contracts.serving import PORT, PORT_VARIABLE
@@ -41,8 +43,10 @@ def main(command_line: Sequence[str] | None = None) -> int:
         parser.error(f"--root: {paths.root} is not a folder; create it, or correct the path")
     if options.command in _READ_A_JOB and options.root is None and not paths.root.is_dir():
         parser.error(f"{paths.root} does not exist; name the job's folder with --root DIR")
+    written = [paths.root, *filter(None, [getattr(options, "output", None)]), Path(tempfile.gettempdir())]
     try:
-        return _COMMANDS.get(options.command, _step)(options, paths)
+        with naming_full_disk(*written):
+            return _COMMANDS.get(options.command, _step)(options, paths)
     except ContractError as error:
         print(error, file=sys.stderr, flush=True)
         return 1

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 from container.processes import set_up_logging
@@ -31,17 +32,12 @@ def convert(inputs: Sequence[Path], output: Path, *, reading: Reading) -> int:
         if output.resolve() in {path.resolve() for path in parts.files}:
             raise ContractError(f"OUT: {output} is also an input", "Name another file.")
         print(*(f"{note}." for note in parts.notes), sep="\n", end="\n" if parts.notes else "")
-        writer = None
-        try:
+        with ExitStack() as stack:
+            writer = None
             for part in parts.iter_tables():
-                writer = writer or TableWriter(output, part.table.schema)
+                writer = writer or stack.enter_context(TableWriter(output, part.table.schema))
                 writer.write(part.table)
             if writer is None:
                 raise ContractError(f"{parts.files[0]}: has no row", "Name a table with rows.")
-            writer.close()
-        except BaseException:
-            if writer is not None:
-                writer.abandon()
-            raise
     print(f"{output}: {counted(writer.rows, 'row')}, {counted(len(parts.columns), 'column')}.")
     return 0

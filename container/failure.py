@@ -11,7 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from container.errors import PeerFailed
-from contracts.errors import ContractError
+from contracts.errors import ContractError, chain_of
+from contracts.file_systems import disk_full
 from contracts.paths import JobPaths
 
 _OUT_OF_MEMORY = (
@@ -26,7 +27,6 @@ _DETAIL_BYTES = 12_000  # both failure files fit into the space that the supervi
 _TORCH_MEMORY = ("[enforce fail at alloc_cpu", "CUDA error: out of memory", "std::bad_alloc")
 _GLOO = re.compile(r"\[[^\]]*\bgloo\b")
 _STAGE = re.compile(r"\[Stage (\d+)\] failed to run forward|Failed to run stage backward")  # raised from any exception
-_RUST_DISK_FULL = "(os error 28)"  # the end of a message of tokenizers and safetensors
 _LOST_PEER = (
     "connection closed by peer",
     "connection reset",
@@ -83,8 +83,8 @@ class Failure:
         """Return the failure for `error`; known kinds get a fix."""
         detail = "".join(traceback.format_exception(error))
         cause, fix = _explain(error)
-        echo = any(_lost_peer(link) for link in _chain(error))
-        is_known = any(isinstance(link, ContractError) for link in _chain(error))
+        echo = any(_lost_peer(link) for link in chain_of(error))
+        is_known = any(isinstance(link, ContractError) for link in chain_of(error))
         return cls(" ".join(cause.split()), fix, detail, rank, echo, at=now(), is_known=is_known)
 
     @classmethod
@@ -154,29 +154,15 @@ def clear_failure(paths: JobPaths) -> None:
         path.unlink(missing_ok=True)
 
 
-def _chain(error: BaseException) -> list[BaseException]:
-    """Return an error and those that it was raised from, as a traceback shows them."""
-    chain: list[BaseException] = []
-    link: BaseException | None = error
-    while link is not None and link not in chain:
-        chain.append(link)
-        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
-    return chain
-
-
 def _explain(error: BaseException) -> tuple[str, str]:
-    chain = _chain(error)
+    chain = chain_of(error)
     for link in reversed(chain):
         if _out_of_memory(link):
             return f"{_OUT}{_message(link)}", _OUT_OF_MEMORY
     contract = next((link for link in chain if isinstance(link, ContractError)), None)
+    contract = contract or disk_full(error)
     if contract is not None:
         return contract.cause, contract.fix
-    full = next((link for link in chain if _disk_full(link)), None)
-    if full is not None:
-        name = full.filename if isinstance(full, OSError) else None
-        where = f" while writing {name}" if name else ""
-        return f"the disk is full{where}", "Give the job a larger volume, or lower keep_checkpoints."
     if isinstance(error, KeyboardInterrupt):
         return "interrupted from the keyboard", "Run the same job again: it resumes from the last checkpoint."
     if isinstance(error, PeerFailed):
@@ -197,12 +183,6 @@ def _out_of_memory(error: BaseException) -> bool:
         or _is_a(error, "OutOfMemoryError")
         or (isinstance(error, RuntimeError) and _message(error).startswith(_TORCH_MEMORY))
     )
-
-
-def _disk_full(error: BaseException) -> bool:
-    if isinstance(error, OSError):
-        return error.errno in (errno.ENOSPC, errno.EDQUOT)
-    return _message(error).endswith(_RUST_DISK_FULL)
 
 
 def _lost_peer(error: BaseException) -> bool:

@@ -6,6 +6,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
 
@@ -100,11 +101,11 @@ def _predict(
         check_present(served.feature_inputs, names, str(table.files[0]))
         id_name = served.id_name if served.id_name in names else None
         columns = [*served.feature_inputs, *([id_name] if id_name and id_name not in served.feature_inputs else [])]
-        writer = None
-        try:
+        with ExitStack() as stack:
+            writer = None
             for piece, prediction in _predictions(served, table, columns, question):
                 found = _rows(piece, prediction, id_name)
-                writer = writer or TableWriter(output, found.schema)
+                writer = writer or stack.enter_context(TableWriter(output, found.schema))
                 writer.write(found)
                 errors = prediction.errors or {}
                 error = error or next(iter(errors.values()), "")
@@ -113,12 +114,6 @@ def _predict(
             if invalid == rows:
                 cause = f"none of the {rows} records is valid: {error}" if rows else f"{table.files[0]}: has no row"
                 raise ContractError(cause, "Correct the table.")
-            assert writer is not None, "a table with rows"
-            writer.close()
-        except BaseException:
-            if writer is not None:
-                writer.abandon()
-            raise
     return rows, invalid, error
 
 

@@ -4,7 +4,6 @@ The phases: resolve the settings, meet the other hosts, prepare the data, produc
 """
 
 import contextlib
-import fcntl
 import logging
 import os
 import shutil
@@ -12,7 +11,6 @@ import signal
 import sys
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -55,6 +53,7 @@ from container.training.checkpoint_files import clear_checkpoints, remove_old_ch
 from container.training.identity import check_resumable
 from container.tuning.ensemble import train_members
 from contracts import artifacts
+from contracts.file_systems import LOCK, alone_in, naming_full_disk
 from contracts.hyperparameter_files import TRAINING_JOB, GivenSettings, read_settings, with_own_checkpoints
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import check_writable, exists
@@ -65,7 +64,6 @@ from contracts.presets import DataFacts, class_totals
 
 logger = logging.getLogger(__name__)
 
-_LOCK = ".lock"
 _ENDING_SECONDS = 2  # in which a job that was killed ends, on a busy machine
 _RESERVED = 1 << 15  # bytes of the lock file, freed for the failure files when the disk is full
 
@@ -157,7 +155,8 @@ def train(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None, fresh: bo
                 if topology.leads:
                     log_to_file(paths.output_data / artifacts.LOG)
                 host = _Host(Scratch(Path(scratch)), control, stop, timeline)
-                return _run(paths, host, partial(read_settings, tuning=tuning, fresh=fresh))
+                with naming_full_disk(*paths.written, Path(scratch)):
+                    return _run(paths, host, partial(read_settings, tuning=tuning, fresh=fresh))
         except AnotherJobError as error:
             print(error, file=sys.stderr, flush=True)  # the failure files belong to the other job
             return FAILED
@@ -325,7 +324,7 @@ def _stopped(paths: JobPaths, where: str) -> int:
 def _fail(paths: JobPaths, failure: Failure) -> int:
     shutil.rmtree(paths.model / artifacts.INCOMPLETE, ignore_errors=True)
     with contextlib.suppress(OSError):
-        os.truncate(paths.root / _LOCK, 0)
+        os.truncate(paths.root / LOCK, 0)
     write_failure(failure, *paths.failure_files)
     return FAILED
 
@@ -336,18 +335,9 @@ def _alone_in(paths: JobPaths) -> Iterator[None]:
 
     A job that was just killed may take a moment to end.
     """
-    paths.root.mkdir(parents=True, exist_ok=True)
-    with (paths.root / _LOCK).open("a") as lock:
-        for _ in range(_ENDING_SECONDS * 10):
-            with contextlib.suppress(BlockingIOError):
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            time.sleep(0.1)
-        else:
-            raise AnotherJobError(
-                f"{paths.root}: another training job is running in this folder",
-                "Wait for it, stop it, or use another folder.",
-            )
+    cause = f"{paths.root}: another training job is running in this folder"
+    busy = AnotherJobError(cause, "Wait for it, stop it, or use another folder.")
+    with alone_in(paths.root, seconds=_ENDING_SECONDS, busy=busy) as lock:
         with contextlib.suppress(OSError):
             lock.truncate(0)
             lock.write("." * _RESERVED)

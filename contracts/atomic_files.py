@@ -3,13 +3,13 @@
 This protects against a process that is killed while it writes, not against a power failure: nothing calls fsync.
 """
 
-import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import TypeVar
 
+from contracts.file_systems import move
 from contracts.other_programs import NOT_UPLOADED
 
 _AnyPath = TypeVar("_AnyPath", bound=PurePath)
@@ -35,7 +35,7 @@ class AtomicFile:
 
     def commit(self) -> None:
         """Rename the temporary file to `path`."""
-        os.replace(self.temporary, self._path)
+        move(self.temporary, self._path)
 
     def discard(self) -> None:
         """Remove the temporary file."""
@@ -58,14 +58,6 @@ def write_text_atomically(path: Path, text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def link_or_copy(source: Path, target: Path) -> None:
-    """Make a hard link, or a copy where the file system refuses the link."""
-    try:
-        os.link(source.resolve(), target)
-    except OSError:
-        shutil.copy2(source, target)
-
-
 @contextmanager
 def atomic_folder(folder: Path, *, temporary: Path | None = None) -> Iterator[Path]:
     """Yield a path at which to create a folder; replace `folder` by it at the end of the block.
@@ -79,7 +71,7 @@ def atomic_folder(folder: Path, *, temporary: Path | None = None) -> Iterator[Pa
         yield temporary
         if folder.exists():
             shutil.rmtree(folder)
-        temporary.rename(folder)
+        move(temporary, folder)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
         raise

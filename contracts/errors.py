@@ -76,6 +76,16 @@ def invalid_rows(rows: Iterable[Row], check: Callable[[Row], object]) -> dict[in
     return causes
 
 
+def chain_of(error: BaseException) -> list[BaseException]:
+    """Return an error and those that it was raised from, as a traceback shows them."""
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in chain:
+        chain.append(link)
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
+    return chain
+
+
 def shortened(text: str) -> str:
     """Return the first 200 characters of a value, so that a message keeps its other parts."""
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]}..."

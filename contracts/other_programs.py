@@ -23,13 +23,16 @@ def is_foreign(path: Path) -> bool:
 def remove_folder(folder: Path) -> None:
     """Remove a folder, if it exists, also while another program puts files into it.
 
-    It loses its name first: if this is interrupted, nothing takes the rest for complete, and it is not uploaded.
+    It loses its name first, where the file system allows it: if this is interrupted, nothing takes the rest for
+    complete, and it is not uploaded.
     """
     if not folder.is_dir():
         return
     parent = folder.parent / NOT_UPLOADED
     parent.mkdir(exist_ok=True)
-    remove_in_place(folder.rename(parent / f"{folder.name}-{time.time_ns()}"))
+    with suppress(OSError):  # a mounted folder, or one of an image
+        folder = folder.rename(parent / f"{folder.name}-{time.time_ns()}")
+    remove_in_place(folder)
     with suppress(OSError):  # it has something else
         parent.rmdir()
 

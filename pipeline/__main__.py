@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from contracts.errors import ContractError
-from contracts.input_files import check_root
+from contracts.input_files import check_root, check_writable
 from pipeline.config_file import load_config
 
 _ROOT = Path("pipeline_run")
@@ -25,6 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(options: argparse.Namespace) -> int:
     if options.command == "run":
         check_root(options.root.absolute())
+        check_writable(options.root.absolute())
     config = load_config(options.config)
     if options.command == "definition":
         from pipeline.aws.definition import definition

@@ -220,6 +220,9 @@ def _become(command: list[str], environment: Mapping[str, str], folder: str | Pa
     Path("/proc/self/comm").write_text(f"{module.rpartition('.')[2]} {environment.get('RANK', '')}".strip())
     if folder is not None:
         os.chdir(folder)
+    for path in environment.get("PYTHONPATH", "").split(os.pathsep):  # as an interpreter does at its start
+        if path and (start := Path(path, "sitecustomize.py")).is_file():
+            runpy.run_path(str(start))
     sys.stdin = open(0, closefd=False)  # noqa: SIM115
     sys.argv = command[1:]
     code = 0

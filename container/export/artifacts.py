@@ -20,6 +20,7 @@ from container.model_files import write_model_files
 from container.models.ensemble import Network
 from container.preprocessing.prepared import PreparedData
 from contracts import artifacts
+from contracts.file_systems import copy_folder, move
 from contracts.other_programs import is_foreign
 from contracts.settings.outcome import ONNX_VARIANTS
 
@@ -57,7 +58,7 @@ def export_model(
     if companion is not None:
         companion.save(staging)
     if job.hp.text_fields:
-        shutil.copytree(job.prepared / artifacts.TOKENIZER, staging / artifacts.TOKENIZER)
+        copy_folder(job.prepared / artifacts.TOKENIZER, staging / artifacts.TOKENIZER)
     hyperparameters = job.hp.model_dump(mode="json")
     (staging / artifacts.HYPERPARAMETERS).write_text(json.dumps(hyperparameters, indent=2))
     torch.save(_model_artifacts(job, model, data), staging / artifacts.MODEL_ARTIFACTS)
@@ -125,5 +126,5 @@ def _move_into_place(staging: Path, folder: Path) -> None:
         target = folder / entry.name
         if target.is_dir():
             shutil.rmtree(target)
-        entry.replace(target)
+        move(entry, target)
     shutil.rmtree(staging, ignore_errors=True)

@@ -38,6 +38,7 @@ from container.onnx_session import open_session
 from container.processes import without_collection
 from contracts.artifacts import ONNX_FEATURES, ONNX_OUTPUT, ONNX_TABULAR, head_file
 from contracts.errors import ContractError, first_line
+from contracts.file_systems import move
 from contracts.hyperparameters import Hyperparameters
 
 UNCHANGED = Decision()
@@ -113,7 +114,7 @@ def export_onnx(
         graph = [part for part in (staged.with_name(f"{path.name}.data"), staged) if part.exists()]
         num_bytes = sum(part.stat().st_size for part in graph)
         for part in (head, *graph):  # last the model, which cannot be loaded without its weights
-            os.replace(part, path.with_name(part.name))
+            move(part, path.with_name(part.name))
     return OnnxReport(num_bytes, shapes, difference, time.perf_counter() - started)
 
 

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -12,6 +11,7 @@ from container.export.onnx import export_onnx
 from container.models.build import build_classifier
 from container.preprocessing.prepared import EncoderFiles, PreparedData
 from contracts import artifacts
+from contracts.file_systems import copy_folder
 from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
@@ -51,7 +51,7 @@ def _export(
 
 
 def _shallow(source: Path, target: Path) -> Path:
-    shutil.copytree(source, target, ignore=shutil.ignore_patterns("*.safetensors", "*.bin", "*.onnx*", "*.h5"))
+    copy_folder(source, target, ignored=lambda name: name.endswith((".safetensors", ".bin", ".h5")) or ".onnx" in name)
     path = target / "config.json"
     config = json.loads(path.read_text())
     depth = next((config[name] for name in _DEPTHS if isinstance(config.get(name), int)), 0)

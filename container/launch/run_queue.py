@@ -3,10 +3,10 @@
 import json
 import os
 import re
-import shutil
 import tempfile
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from container.timeline import Timeline
 from container.training.checkpoint_files import LAST, complete_checkpoints
 from contracts import artifacts
 from contracts.errors import ContractError
+from contracts.file_systems import copy_folder
 from contracts.hyperparameters import Hyperparameters
 from contracts.other_programs import MARKERS, remove_folder
 from contracts.paths import JobPaths
@@ -133,7 +134,7 @@ class Run:
         except Exception as error:
             self.failure = Failure.from_exception(error)
         if self._log is not None:
-            with (job.paths.root / "log.txt").open("ab") as log:
+            with suppress(OSError), (job.paths.root / "log.txt").open("ab") as log:  # the disk may be full
                 log.write(self._log.read_bytes())
 
     @property
@@ -259,8 +260,7 @@ def show_curves(paths: JobPaths, runs: Sequence[Path]) -> None:
                 remove_folder(shown)
         for run, source in zip(runs, sources, strict=True):
             if source.is_dir():
-                ignored = shutil.ignore_patterns(*(f"*{end}" for end in MARKERS))
-                shutil.copytree(source, target / run.name, ignore=ignored)
+                copy_folder(source, target / run.name, ignored=lambda name: name.endswith(MARKERS))
 
 
 def _profile(paths: JobPaths) -> Path:

@@ -23,6 +23,7 @@ from container.training.precision import forbid_tf32
 from container.training.stop import StopFlag
 from container.training.train import train_and_predict, train_only
 from contracts import artifacts
+from contracts.file_systems import naming_full_disk
 
 logger = logging.getLogger(__name__)
 
@@ -76,7 +77,8 @@ def main(arguments: Sequence[str]) -> int:
     if rank == 0 and job.kind != "trial":
         log_to_file(job.paths.output_data / artifacts.LOG)
     try:
-        run(job, stop)
+        with naming_full_disk(*job.paths.written, scratch.folder):
+            run(job, stop)
     except StopAgreed:
         if rank == 0:
             write_json(scratch.result_file, {"status": "stopped"})

@@ -1,7 +1,5 @@
 """Prepare a job's data: fit on train, transform and write every split; or reuse the data of an earlier run."""
 
-import contextlib
-import fcntl
 import json
 import logging
 import re
@@ -43,6 +41,7 @@ from container.text.vocabulary import learn_vocabulary
 from contracts.artifacts import SELECTED_FEATURES, tokenizer_folder
 from contracts.atomic_files import atomic_folder
 from contracts.errors import ContractError
+from contracts.file_systems import alone_in
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import SPLITS, JobPaths
 from contracts.text_fields import TextField
@@ -84,7 +83,7 @@ def prepare_data(
         if encoders[field.role] is not None:
             logger.info("encoder %s: the files in %s", field.tokenizer, encoders[field.role])
     on_inputs()
-    with _exclusive(paths.prepared):
+    with alone_in(paths.prepared):  # so that unfinished folders in it belong to ended processes
         names = {field.tokenizer: encoders[field.role] for field in hp.text_fields}
         contents = input_contents(paths, files=files, encoders=names)
         folder = paths.prepared / prepared_fingerprint(hp, contents, encoders=encoders)
@@ -108,7 +107,7 @@ def prepare_data(
 
 def discard_prepared(paths: JobPaths) -> None:
     """Remove the data that earlier runs prepared, and what is known of their inputs: the job starts over."""
-    with _exclusive(paths.prepared):
+    with alone_in(paths.prepared):
         paths.digests.unlink(missing_ok=True)
         _remove(paths.prepared)
 
@@ -262,12 +261,3 @@ def _is_ours(folder: Path) -> bool:
     """Return whether a folder has the name of prepared data, complete or not; all others belong to the user."""
     named = re.fullmatch(f"({UNFINISHED})?[0-9a-f]{{{FINGERPRINT_LENGTH}}}", folder.name)
     return named is not None and folder.is_dir() and not folder.is_symlink()
-
-
-@contextlib.contextmanager
-def _exclusive(folder: Path) -> Iterator[None]:
-    """Lock `folder` against other processes, so that unfinished folders in it belong to ended ones."""
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

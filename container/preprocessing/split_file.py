@@ -1,6 +1,5 @@
 """Transform the slices of one split in order and write them to an uncompressed Arrow file for memory mapping."""
 
-import errno
 import hashlib
 import logging
 import time
@@ -17,7 +16,7 @@ from container.preprocessing.scan import TableColumns
 from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
 from container.preprocessing.transform import TransformCounts
 from container.tables.channel_files import iter_tables
-from contracts.errors import ContractError
+from contracts.file_systems import naming_full_disk
 
 logger = logging.getLogger(__name__)
 
@@ -103,7 +102,7 @@ def write_split(
     start = last_line = time.monotonic()
     writer: pa.ipc.RecordBatchFileWriter | None = None
     slices = iter_tables(files, columns.transformed, rows_per_batch=ROWS_PER_SLICE, numeric=columns.numeric)
-    try:
+    with naming_full_disk(path, needs="Prepared data takes about 6 bytes per token."):
         with pa.OSFile(str(path), "wb") as sink:
             for batch, counted in workers.transform(slices, settings):
                 writer = writer or pa.ipc.new_file(sink, batch.schema)
@@ -123,13 +122,6 @@ def write_split(
             if writer is not None:
                 writer.close()
         np.save(batch_starts_path(path), np.cumsum([0, *batch_rows]))
-    except OSError as error:
-        if error.errno == errno.ENOSPC:
-            raise ContractError(
-                f"{path}: the disk is full",
-                "Give the job a larger volume; prepared data takes about 6 bytes per token.",
-            ) from error
-        raise
     seconds = time.monotonic() - start
     rate = counts.rows / max(seconds, 1e-9)
     log_detail(logger, "%s: %d rows prepared in %.1f s (%.0f rows/s).", split, counts.rows, seconds, rate)

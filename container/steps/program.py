@@ -23,6 +23,7 @@ from container.processes import set_up_logging
 from container.tables.data_files import data_files, listed
 from contracts.atomic_files import temporary_path
 from contracts.errors import ContractError
+from contracts.file_systems import naming_full_disk
 from contracts.input_files import exists, expected_content, files_below, read_as, read_object
 from contracts.paths import SETTINGS_FILE
 from contracts.spelling import did_you_mean, letters
@@ -103,8 +104,8 @@ class StepRun:
 def run_step(command: str, root: Path, arguments: Mapping[str, str], environment: Mapping[str, str]) -> int:
     """Run the program of `command` under `root`; return 0 (completed), 1 (failed) or 143 (stopped by SIGTERM).
 
-    The first line of output/message is the cause of a failure. Outputs of an earlier run are removed first, and outputs
-    of a failed run last, so that no other step reads incomplete outputs.
+    The first line of output/message is the cause of a failure. Outputs of an earlier run, and of a failed one, are
+    removed, so that no other step reads incomplete outputs.
 
     Args:
         command: a key of PROGRAMS.
@@ -137,7 +138,8 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
         if _all_files_are_elsewhere(contract, root):
             logger.info("%s: no input file with data was assigned to this host.", contract.name)
             return COMPLETED
-        _run(command, contract, root, settings, arguments)
+        with naming_full_disk(root):
+            _run(command, contract, root, settings, arguments)
         _check_outputs(contract, root)
     except SystemExit:
         _remove_outputs(contract, root)
@@ -147,8 +149,8 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
         failure = Failure.from_exception(error)
         if isinstance(error, ContractError):
             failure = replace(failure, detail="")  # a traceback does not help to correct the input
+        _remove_outputs(contract, root)  # first: the disk may be full
         write_failure(failure, message)
-        _remove_outputs(contract, root)
         return FAILED
     return COMPLETED
 

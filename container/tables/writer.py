@@ -3,6 +3,7 @@
 import json
 import os
 from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import Self
 
@@ -15,6 +16,8 @@ from container.tables.column_types import is_text
 from container.tables.values import keys
 from contracts.atomic_files import AtomicFile
 from contracts.errors import ContractError, shown
+from contracts.file_systems import megabytes, naming_full_disk
+from contracts.spelling import counted
 from contracts.table_formats import OF_SUFFIX, WRITTEN_SUFFIXES
 
 ROWS_PER_GROUP = 65_536
@@ -32,7 +35,7 @@ def check_output(path: Path) -> None:
 
 
 class TableWriter:
-    """A table file that `close` completes.
+    """A table file, complete at the end of a `with` block.
 
     Attributes:
         rows: number of rows written.
@@ -51,7 +54,7 @@ class TableWriter:
         self.rows = 0
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
-        self._pending_bytes = 0
+        self._pending_bytes = self._bytes = 0
         table_format = OF_SUFFIX[path.suffix]
         file_format, self._is_text = table_format.name, bool(table_format.delimiter)
         self._check_text(pa.array(schema.names, pa.string()), "the header")
@@ -83,28 +86,28 @@ class TableWriter:
         self._pending.append(table)
         self._pending_rows += table.num_rows
         self._pending_bytes += table.nbytes
+        self._bytes += table.nbytes
         if self._pending_rows >= ROWS_PER_GROUP or self._pending_bytes >= BYTES_PER_GROUP:
             self._flush()
-
-    def close(self) -> None:
-        """Write the buffered rows and rename the file to its path."""
-        self._flush()
-        self._writer.close()
-        self._file.commit()
-
-    def abandon(self) -> None:
-        """Remove the incomplete file."""
-        self._writer.close()
-        self._file.discard()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abandon()
+        try:
+            if kind is None:
+                self._flush()
+                with self._naming_full_disk():
+                    self._writer.close()
+                    self._file.commit()
+        finally:
+            with suppress(OSError):  # of what is not written yet, where the disk is full
+                self._writer.close()
+            self._file.discard()
+
+    def _naming_full_disk(self) -> AbstractContextManager[None]:
+        needs = f"Its first {counted(self.rows, 'row')} need about {megabytes(self._bytes)}."
+        return naming_full_disk(self.path.absolute().parent, needs=needs)
 
     def _check_text(self, cells: pa.Array | pa.ChunkedArray, place: str) -> None:
         """Raise ContractError where a text cannot be read from CSV."""
@@ -126,7 +129,8 @@ class TableWriter:
             ]
             for name, column in zip(table.column_names, columns):
                 self._check_text(column, f"column {name!r}")
-            self._writer.write_table(pa.table(columns, schema=self._schema))
+            with self._naming_full_disk():
+                self._writer.write_table(pa.table(columns, schema=self._schema))
             self._pending = []
             self._pending_rows = self._pending_bytes = 0
 

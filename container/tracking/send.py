@@ -21,8 +21,8 @@ from container.archives import extract_archive
 from container.processes import set_up_logging
 from container.steps.packaging import imported_code, served_files
 from contracts import artifacts
-from contracts.atomic_files import link_or_copy
 from contracts.errors import ContractError, first_line
+from contracts.file_systems import link_or_copy
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import check_file, read_as, read_object

@@ -8,6 +8,7 @@ from container.steps.program import StepRun
 from container.tracking.process import send_in_process
 from contracts.artifacts import METRICS
 from contracts.atomic_files import write_text_atomically
+from contracts.file_systems import link_folder
 from contracts.paths import JobPaths
 from contracts.steps import ARCHIVED_MODEL, ARCHIVED_OUTPUT, TRACKED, TrackingSettings
 
@@ -26,7 +27,7 @@ def run(step: StepRun) -> None:
         archives = {job.model: model, job.output_data: output}
     for link, path in archives.items():
         link.parent.mkdir(parents=True, exist_ok=True)
-        link.symlink_to(path.absolute())
+        link_folder(path, link)
     arguments = [f"--uri={settings.mlflow_tracking_uri}", f"--experiment={settings.mlflow_experiment}"]
     if settings.mlflow_run_name is not None:
         arguments.append(f"--run-name={settings.mlflow_run_name}")

@@ -49,6 +49,7 @@ from container.training.checkpoint_files import (
 )
 from container.training.host_folders import HostFolders
 from contracts.atomic_files import write_text_atomically
+from contracts.file_systems import megabytes, move, naming_full_disk, sync_folder
 from contracts.other_programs import remove_folder, remove_in_place
 
 logger = logging.getLogger(__name__)
@@ -175,12 +176,15 @@ class CheckpointStore:
     def _write(self, states: dict[str, Any], *, name: str, content: str, best_step: int | None) -> None:
         """Write the checkpoint; runs in the thread."""
         temporary = unfinished_save(self._folder, name)
+        size = sum(value.nbytes for value in states.values() if isinstance(value, torch.Tensor))
+        needs = f"A checkpoint needs {megabytes(size)}, and keep_checkpoints={self._keep} keeps up to {self._keep + 2}."
         try:
-            self._on_each_host(lambda: self._begin(temporary, content))
-            with _raising_own_failure(self._rank):
-                save(states, checkpoint_id=temporary, process_group=self._group)
-            self._on_each_host(lambda: self._hosts.share(temporary, _own_files(temporary)))
-            self._on_each_host(lambda: self._complete(temporary, best_step=best_step))
+            with naming_full_disk(self._folder, needs=needs):
+                self._on_each_host(lambda: self._begin(temporary, content))
+                with _raising_own_failure(self._rank):
+                    save(states, checkpoint_id=temporary, process_group=self._group)
+                self._on_each_host(lambda: self._hosts.share(temporary, _own_files(temporary)))
+                self._on_each_host(lambda: self._complete(temporary, best_step=best_step))
         except BaseException:
             if self._hosts.is_first:
                 remove_in_place(temporary.parent)
@@ -214,11 +218,11 @@ class CheckpointStore:
         written = {info.relative_path for info in _metadata(temporary).storage_data.values()}
         sizes = {name: (temporary / name).stat().st_size for name in sorted({*written, *_OTHER_FILES})}
         _write_synced(temporary / "manifest.json", json.dumps(sizes))
-        _sync_folder(temporary)
+        sync_folder(temporary)
         final = self._folder / temporary.name
         remove_folder(final)  # the same step, saved again
-        temporary.rename(final)
-        _sync_folder(self._folder)
+        move(temporary, final)
+        sync_folder(self._folder)
         write_text_atomically(self._folder / LAST, f"{final.name}\n")
         best = next((each for each in complete_checkpoints(self._folder) if each.step == best_step), None)
         if best is not None:
@@ -320,12 +324,3 @@ def _write_synced(path: Path, text: str) -> None:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make renames in `folder` durable."""
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

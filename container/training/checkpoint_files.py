@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from contracts.file_systems import move
 from contracts.other_programs import MARKERS, NOT_UPLOADED, remove_folder, remove_in_place
 
 logger = logging.getLogger(__name__)
@@ -128,7 +129,7 @@ def _finish_saves(folder: Path) -> None:
         if not final.exists():
             with suppress(OSError, ValueError):
                 _read(path)
-                path.rename(final)
+                move(path, final)
 
 
 def _read(path: Path) -> Checkpoint:

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from contracts.atomic_files import link_or_copy
+from contracts.file_systems import link_folder, link_or_copy
 from contracts.paths import DEFAULT_ROOT, SETTINGS_FILE, JobPaths
 from contracts.step_contract import StepContract, message_file
 from contracts.steps import STEPS
@@ -103,7 +103,7 @@ def _create_root(
             (link / origin.name).unlink(missing_ok=True)
             link_or_copy(origin, link / origin.name)
         elif linked:
-            link.symlink_to(origin.absolute(), target_is_directory=True)
+            link_folder(origin, link)
         else:
             link.mkdir(exist_ok=True)
     if plan.in_file:

@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
-from contracts.atomic_files import atomic_folder, link_or_copy
+from contracts.atomic_files import atomic_folder
 from contracts.errors import ContractError
+from contracts.file_systems import link_or_copy
 from contracts.input_files import is_foreign, read_object
 from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
 from contracts.steps import ARCHIVED_MODEL, REGISTRATION

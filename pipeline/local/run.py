@@ -1,18 +1,17 @@
 """Run the pipeline's steps in order as local processes; unchanged steps come from the cache."""
 
-import fcntl
 import json
 import shlex
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from contracts import artifacts
 from contracts.errors import ContractError
+from contracts.file_systems import alone_in, naming_full_disk
 from contracts.fingerprint import ContentDigests, Fingerprint
 from contracts.input_files import files_below, read_json
 from contracts.step_contract import StepContract
@@ -153,7 +152,8 @@ def run(config: PipelineConfig, root: Path, *, image: str | None = None) -> int:
     name_engine(config)
     mounted = [root, *map(Path, config.inputs.values())]
     code = code_digest() if image is None else image_id(image, mounted)
-    with lock(root):
+    busy = ContractError(f"{root}: another run uses this folder", "Wait for it, or change --root.")
+    with alone_in(root, seconds=0, busy=busy), naming_full_disk(root):
         digests = ContentDigests(root / "digests.json")
         state = Run(config, plan, root, digests, code, image)
         try:
@@ -307,18 +307,3 @@ def _note(contract: StepContract, directory: StepDirectory, result: Mapping[str,
         return f"version {result['version']} in {result['folder']}"
     files = [path for folder in directory.outputs(contract).values() for path in files_below(folder).files]
     return f"{sum(path.stat().st_size for path in files) / 1e6:.1f} MB"
-
-
-@contextmanager
-def lock(root: Path) -> Iterator[None]:
-    """Make a run's root, and hold its lock."""
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError):
-        raise ContractError(f"--root: {root} is not a folder", "Name a folder; it need not exist.") from None
-    with (root / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise ContractError(f"{root}: another run uses this folder", "Wait for it, or change --root.") from None
-        yield

@@ -5,8 +5,9 @@ import json
 import pytest
 
 from contracts.errors import ContractError
+from pipeline.__main__ import main
 from pipeline.local.registry import PACKAGE_FILE, LocalRegistry
-from pipeline.local.run import lock
+from testing.pipelines import CONFIG, write_config
 
 PACKAGE = {
     "ModelPackageVersion": 1,
@@ -33,7 +34,7 @@ def test_a_damaged_description_of_a_version_is_named(version, text, cause):
     assert str(version / PACKAGE_FILE) in raised.value.cause
 
 
-def test_a_root_that_is_a_file_is_named(tmp_path):
+def test_a_root_that_is_a_file_is_named(tmp_path, capsys):
     (tmp_path / "root").touch()
-    with pytest.raises(ContractError, match="--root: .* is not a folder"), lock(tmp_path / "root"):
-        pass
+    assert main(["run", "--config", str(write_config(tmp_path, CONFIG)), "--root", str(tmp_path / "root")]) == 1
+    assert capsys.readouterr().err.startswith(f"{tmp_path / 'root'}: is no folder")

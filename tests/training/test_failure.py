@@ -43,6 +43,8 @@ class DistError(RuntimeError):
         (OSError(errno.ENOMEM, "Cannot allocate memory"), "out of memory: "),
         (OSError(errno.ENOSPC, "No space left on device"), "the disk is full"),
         (Exception("I/O error: No space left on device (os error 28)"), "the disk is full"),
+        (RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 704 vs 598"), "the disk is full"),
+        (RuntimeError("label 'unexpected pos 704 vs 598' is unknown"), "RuntimeError: label"),
         (ContractError("row 3: label is 'out of memory'", "Fix."), "row 3: label"),
         (ValueError("could not convert 'No space left on device' to float"), "ValueError: could not"),
         (RuntimeError("label 'CUDA out of memory' is unknown"), "RuntimeError: label"),

@@ -21,6 +21,7 @@ import torch
 from container.training.checkpoint import CheckpointStore
 from container.training.checkpoint_files import complete_checkpoints
 from contracts.paths import JobPaths
+from testing.faults import SHIM
 from testing.jobs import failure_line, printed, run_train, start_train, wait_for, write_job
 from tests.training.test_interruptions import LONG, assert_same_weights, kill_rank
 
@@ -41,7 +42,7 @@ STRATEGIES: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True)
 class Fault:
-    """What tests/faults/sitecustomize.py does to a rank."""
+    """What testing/faults/shim does to a rank."""
 
     rank: int
     at: str
@@ -50,7 +51,7 @@ class Fault:
 
     def environment(self, folder: Path) -> dict[str, str]:
         fault = {**self.__dict__, "marker": str(folder / "fault-happened")}
-        return {"FAULT": json.dumps(fault), "PYTHONPATH": str(Path(__file__).parent / "faults")}
+        return {"FAULT": json.dumps(fault), "PYTHONPATH": str(SHIM)}
 
 
 @pytest.fixture(scope="module")

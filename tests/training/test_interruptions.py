@@ -15,6 +15,7 @@ import torch
 from container import supervisor
 from container.failure import Failure
 from contracts.other_programs import NOT_UPLOADED
+from testing.faults.trial import small_disk
 from testing.jobs import (
     ONE_LAYER,
     TINY_ENCODER,
@@ -269,17 +270,6 @@ def test_a_job_waits_for_a_killed_one_to_end(tmp_path):
         timer.join()
 
 
-@contextlib.contextmanager
-def small_disk(folder, size):
-    """Mount a file system of `size` over a folder."""
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], check=False).returncode:
-        pytest.skip("mounting a small file system needs root")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", str(folder)], check=True)
-
-
 def test_a_full_disk_does_not_keep_the_cause_from_being_written(tmp_path):
     paths = write_job(tmp_path)
     with small_disk(tmp_path, "1m"):
@@ -295,7 +285,10 @@ def test_a_full_disk_while_saving_is_named_and_leaves_the_earlier_checkpoint(tmp
     paths.checkpoints.mkdir()
     with small_disk(paths.checkpoints, "3m"):
         run_train(paths, expect=1)
-        assert failure_line(paths).startswith("the disk is full")
+        assert re.fullmatch(
+            rf"{paths.checkpoints}: the disk is full: .* MB of 3.1 MB are free. A checkpoint needs 0.\d MB, and "
+            r"keep_checkpoints=50 keeps up to 52. \[rank 0\]", failure_line(paths),
+        )  # fmt: skip
         kept = [path for path in paths.checkpoints.glob("*.ckpt") if path.is_dir()]
         assert kept
         assert all((path / "manifest.json").is_file() for path in kept)

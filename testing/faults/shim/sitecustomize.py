@@ -1,16 +1,22 @@
-"""Lets one rank of a job raise, sleep or die at a named moment, without a hook in the code under test.
+"""Inject faults into every Python process that has this folder on PYTHONPATH, without a hook in the code under test.
 
-Python imports this file in every process that has its folder on PYTHONPATH. The environment variable FAULT holds JSON:
-rank; at, one of MOMENTS; call, the how manieth; do, "raise", "kill" or seconds to sleep; marker, a file that exists
-from the moment on, so that it comes once also where workers are started again.
+REFUSED_CALL names a call of CALLS, which then fails as on a file system that lacks it. FAULT lets one rank of a job
+raise, sleep or die at a named moment; it holds JSON: rank; at, one of MOMENTS; call, the how manieth; do, "raise",
+"kill" or seconds to sleep; marker, a file that exists from the moment on, so that it comes once also where workers are
+started again.
 """
 
+import errno
+import fcntl
 import functools
 import importlib.abc
 import importlib.util
+import itertools
 import json
+import locale
 import os
 import signal
+import stat
 import sys
 import time
 from pathlib import Path
@@ -74,3 +80,50 @@ if "FAULT" in os.environ and "RANK" in os.environ:
     wanted = json.loads(os.environ["FAULT"])
     if wanted["rank"] == int(os.environ["RANK"]):
         sys.meta_path.insert(0, Patch(wanted))
+
+
+def refuse(owner, name, number, *, when=lambda *_: True, replace=setattr):
+    """Replace a function by one that raises the system's error `number` where `when` holds for its arguments."""
+    function = getattr(owner, name)
+
+    @functools.wraps(function)
+    def refused(*arguments, **named):
+        if when(*arguments):
+            raise OSError(number, os.strerror(number))
+        return function(*arguments, **named)
+
+    replace(owner, name, refused)
+
+
+def is_folder(descriptor, *_):
+    return stat.S_ISDIR(os.fstat(descriptor).st_mode)
+
+
+def leaves_folder(source, target, *_):
+    return Path(source).absolute().parent != Path(target).absolute().parent
+
+
+def jump():
+    """Let the clock jump by an hour, forwards and backwards, at each reading."""
+    now, readings = time.time, itertools.count()
+    time.time = lambda: now() + 3600 * (next(readings) % 2)
+
+
+def refuse_all(owner, names, number, **options):
+    for name in names:
+        refuse(owner, name, number, **options)
+
+
+CALLS = {
+    "fsync": lambda: refuse(os, "fsync", errno.EINVAL, when=is_folder),
+    "flock": lambda: refuse(fcntl, "flock", errno.ENOLCK),
+    "flock-enosys": lambda: refuse(fcntl, "flock", errno.ENOSYS),
+    "chmod": lambda: refuse_all(os, ("chmod", "fchmod", "utime"), errno.EPERM),
+    "link": lambda: refuse(os, "link", errno.EPERM),
+    "symlink": lambda: refuse(os, "symlink", errno.EPERM),
+    "rename": lambda: refuse_all(os, ("rename", "replace"), errno.EXDEV, when=leaves_folder),
+    "clock": jump,
+    "locale": lambda: locale.setlocale(locale.LC_TIME, ""),  # as some libraries do
+}
+if "REFUSED_CALL" in os.environ:
+    CALLS[os.environ["REFUSED_CALL"]]()
