@@ -22,6 +22,7 @@ from container.errors import HostTrouble
 from container.failure import Failure, now
 from container.hosts.topology import Topology
 from contracts.errors import ContractError
+from contracts.ports import LOOPBACK
 from contracts.step_contract import StepSettings
 
 logger = logging.getLogger(__name__)
@@ -139,7 +140,7 @@ class Control:
     def address(self) -> str:
         """Return this host's address on the network between the hosts."""
         if self.topology.size == 1:
-            return "127.0.0.1"
+            return LOOPBACK
         with self._changed:
             return next(iter(self._connections.values())).getsockname()[0]
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from container.hosts.topology import Topology
 from contracts.errors import ContractError
+from contracts.ports import check_loopback
 
 logger = logging.getLogger(__name__)
 
@@ -21,7 +22,8 @@ _OFI_PLUGINS = ("libnccl-net.so", "libnccl-net-ofi.so")
 
 
 def check_interfaces(environment: Mapping[str, str], *, num_gpus: int) -> None:
-    """Raise ContractError if the user's variable for gloo, or for NCCL on a host with GPUs, names no interface."""
+    """Raise ContractError without loopback, or if the user's variable for gloo, or for NCCL with GPUs, is wrong."""
+    check_loopback()
     names = [name for _, name in socket.if_nameindex()]
     wrong = {_GLOO: [name for name in environment.get(_GLOO, "").split(",") if name and name not in names]}
     nccl = environment.get(_NCCL, "")

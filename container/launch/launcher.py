@@ -26,11 +26,11 @@ from container.processes import PARENT_PID, die_with_parent, set_up_logging
 from container.start import start_command
 from container.training.checkpoint_files import clear_unfinished
 from container.training.stop import LEFT_ALONE
+from contracts.ports import LOOPBACK
 
 _DELAY = 1.0  # seconds until the agent notices the end of a worker at the latest; its clock is rounded to this
 _CLOSED = (-signal.SIGTERM, LEFT_ALONE)  # exit codes after the agent's own SIGTERM, which follows the first failure
 _RENDEZVOUS_TIMEOUT = 300  # seconds; the supervisors notice a lost host sooner
-_LOOPBACK = "127.0.0.1"  # an address: no name has to resolve
 
 
 @dataclass(frozen=True)
@@ -90,9 +90,9 @@ def run_workers(
         attempt: the rendezvous of the hosts; None if this is the only host.
         logs: the folder for the agent's empty log folder; None: that for temporary files.
     """
-    attempt = attempt or Attempt(0, _LOOPBACK, 0)
+    attempt = attempt or Attempt(0, LOOPBACK, 0)
     if attempt.hosts == 1:
-        settings: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": f"{_LOOPBACK}:0", "local_addr": _LOOPBACK}
+        settings: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": f"{LOOPBACK}:0", "local_addr": LOOPBACK}
     else:  # static: the job chooses the ranks of the hosts
         settings = {
             "rdzv_backend": "static",

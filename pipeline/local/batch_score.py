@@ -22,7 +22,7 @@ from typing import Any
 from contracts.errors import shown
 from contracts.input_files import files_below
 from contracts.paths import DEFAULT_ROOT, JobPaths
-from contracts.ports import free_port
+from contracts.ports import LOOPBACK, free_port
 from contracts.serving import CSV, PORT
 from contracts.steps import ARCHIVED_MODEL, BATCH_SCORE
 from contracts.table_formats import MEDIA_TYPES
@@ -56,9 +56,9 @@ def serving(
         archive.extractall(JobPaths(root).model, filter="data")
     with log.open("ab") as sink:
         begin = sink.tell()
-        published = free_port("127.0.0.1") if image else None
+        published = free_port(LOOPBACK) if image else None
         if image:
-            volumes, options = {f"{_MODEL}:ro": JobPaths(root).model}, [f"--publish=127.0.0.1:{published}:{PORT}"]
+            volumes, options = {f"{_MODEL}:ro": JobPaths(root).model}, [f"--publish={LOOPBACK}:{published}:{PORT}"]
             process = start_container(image, ["serve"], variables, sink, volumes=volumes, options=options)
         else:
             process = start_program(["serve", "--root", str(root), "--port", "0"], variables, sink)
@@ -148,7 +148,7 @@ class _Client:
 
     def ask(self, method: str, path: str, body: bytes = b"") -> bytes:
         """Return the body of a response; raise _Failed for a response without it."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=self.config.timeout_seconds)
+        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=self.config.timeout_seconds)
         headers = {"Content-Type": self.config.content_type, "Accept": self.config.content_type}
         try:
             connection.request(method, path, body, headers)

@@ -1,6 +1,7 @@
 """The hosts of a job: their order, how they meet, and what each hears of the others."""
 
 import contextlib
+import errno
 import json
 import logging
 import os
@@ -21,6 +22,7 @@ from container.hosts.topology import Topology
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
 from contracts.ports import free_port
+from testing.faults.shim.sitecustomize import refuse
 from testing.jobs import REPOSITORY
 
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.10")  # Linux answers for all of 127.0.0.0/8
@@ -283,6 +285,12 @@ def test_a_variable_that_names_no_interface_is_an_error_with_those_that_exist(va
 )
 def test_with_gpus_a_variable_of_nccl_may_have_beginnings_of_names_and_exclude_others(value, num_gpus):
     check_interfaces({"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": value}, num_gpus=num_gpus)
+
+
+def test_a_machine_that_cannot_connect_to_itself_is_named_at_once(monkeypatch):
+    refuse(socket, "create_connection", errno.ENETUNREACH, replace=monkeypatch.setattr)
+    with pytest.raises(ContractError, match=r"^127\.0\.0\.1: this machine cannot connect to itself: .* unreachable"):
+        check_interfaces({}, num_gpus=0)
 
 
 def test_efa_is_set_up_where_its_devices_and_nccl_s_plugin_are_there(tmp_path, caplog):
