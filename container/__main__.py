@@ -6,11 +6,13 @@ import signal
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from container.cores import share_of_cores
-from container.planning.arguments import add_plan_arguments, positive
+from container.planning.arguments import add_plan_arguments
 from container.processes import end_process
+from contracts.declaration import checked_number
 from contracts.errors import ContractError
 from contracts.file_systems import naming_full_disk
 from contracts.input_files import check_root
@@ -18,6 +20,7 @@ from contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, JobPaths
 from contracts.serving import PORT, PORT_VARIABLE
 from contracts.steps import PROCESSING_STEPS, TABULAR_PREPROCESSING
 from contracts.table_formats import OF_SUFFIX, WRITTEN_SUFFIXES
+from contracts.value_types import Hours, Port, Reasons, Trials
 
 # The arguments of `track`, and the hyperparameters that they replace.
 TRACKING_ARGUMENTS = {
@@ -236,12 +239,14 @@ def _add_train_arguments(command: argparse.ArgumentParser) -> None:
 
 
 def _add_tune_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--trials", type=positive(int), help="number of trials; overrides tuning.trials")
-    command.add_argument("--max-hours", type=positive(float), help="duration; overrides tuning.max_hours")
+    for flag, kind, about in (("--trials", Trials, "number of trials"), ("--max-hours", Hours, "duration")):
+        setting = flag.removeprefix("--").replace("-", "_")
+        command.add_argument(flag, type=partial(checked_number, kind=kind), help=f"{about}; overrides tuning.{setting}")
 
 
 def _add_serve_arguments(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--port", type=int, help=f"port to listen on (default: ${PORT_VARIABLE}, else {PORT})")
+    about = f"port to listen on (default: ${PORT_VARIABLE}, else {PORT})"
+    command.add_argument("--port", type=partial(checked_number, kind=Port), help=about)
 
 
 def _add_compare_arguments(command: argparse.ArgumentParser) -> None:
@@ -263,7 +268,8 @@ def _add_predict_arguments(command: argparse.ArgumentParser) -> None:
         metavar="LEVEL",
         help="add a column with reasons: of columns (column), texts (text) or words (word)",
     )
-    command.add_argument("--top", type=int, metavar="N", help="the largest N reasons of each record (default: all)")
+    about = "the largest N reasons of each record (default: all)"
+    command.add_argument("--top", type=partial(checked_number, kind=Reasons), metavar="N", help=about)
 
 
 def _add_tracking_arguments(command: argparse.ArgumentParser) -> None:

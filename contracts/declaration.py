@@ -5,11 +5,12 @@ import operator
 import re
 import types
 import typing
+from argparse import ArgumentTypeError
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, NamedTuple, cast
 
-from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, ValidationInfo, field_validator
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, TypeAdapter, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_core import CoreSchema, ErrorDetails
 from pydantic_core.core_schema import no_info_after_validator_function
@@ -190,6 +191,22 @@ def number_limits(annotation: Any, rules: Iterable[Any] = ()) -> list[dict[str, 
         return []
     passed = rules if is_union(annotation) else ()
     return [found for part in typing.get_args(annotation) for found in number_limits(part, passed)]
+
+
+def checked_number(text: str, *, kind: Any) -> Any:
+    """Return the number of a command's argument; raise ArgumentTypeError unless it is in the bounds of its kind.
+
+    Args:
+        kind: one of the types in contracts/value_types.py.
+    """
+    (plain,) = plain_types(plain_type(kind))
+    try:
+        if "_" in text or not text.isascii():  # which Python reads as digits
+            raise ValueError
+        return TypeAdapter(kind).validate_python(plain(text))
+    except ValueError:
+        limits = describe_limits(FieldInfo.from_annotation(kind))
+        raise ArgumentTypeError(f"{text!r} is not a {'whole ' * (plain is int)}number{limits}") from None
 
 
 @dataclass(frozen=True)

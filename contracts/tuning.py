@@ -4,7 +4,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 
-from contracts.value_types import LARGEST_INTEGER, Json, Number
+from contracts.value_types import LARGEST_INTEGER, Hours, Json, Number, Trials
 
 _WholeNumber = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER, strict=True)]
 Limit = _WholeNumber | Number
@@ -60,9 +60,9 @@ class Tuning(TuningSection):
         None,
         description="Metric that compares trials, e.g. val/auroc. Default: early_stop_metric, which it sets.",
     )
-    trials: int = Field(30, ge=1, le=10_000, description="Number of trials, pruned and failed ones included.")
-    max_hours: float | None = Field(
-        None, gt=0, le=10_000, description="No trial starts that cannot finish in this time, together with final_seeds."
+    trials: Trials = Field(30, description="Number of trials, pruned and failed ones included.")
+    max_hours: Hours | None = Field(
+        None, description="No trial starts that cannot finish in this time, together with final_seeds."
     )
     parallel: int | None = Field(
         None,

@@ -71,6 +71,15 @@ KernelSize = Annotated[int, Field(ge=1, le=1_024)]
 Channels = Annotated[int, Field(ge=1, le=16_384)]
 Threads = Annotated[int, Field(ge=1, le=1_024)]
 Threshold = Annotated[float, Field(gt=0, lt=1)]
+BatchSize = Annotated[int, Field(ge=1, le=1_000_000)]
+Rows = Annotated[int, Field(ge=1, le=10**12)]
+MeanTokens = Annotated[float, Field(ge=1, le=1_000_000)]
+Hosts = Annotated[int, Field(ge=1, le=1_000)]
+Dollars = Annotated[float, Field(gt=0, le=1_000_000_000)]
+Hours = Annotated[float, Field(gt=0, le=10_000)]
+Trials = Annotated[int, Field(ge=1, le=10_000)]
+Reasons = Annotated[int, Field(ge=1, le=1_000_000)]
+Port = Annotated[int, Field(ge=0, le=65_535)]
 ClassWeight = Annotated[float, Field(ge=1e-6, le=1e6)]  # only ratios matter; in this range, float32 sums are exact
 _TAG_KEY = Pattern(r"[\w./: ][\w./: -]*", "letters, digits, blanks and _ . / : -, of which - is not the first")
 TagKey = Annotated[str, Field(max_length=250), _TAG_KEY]  # MLflow's characters; the first is none of an option

@@ -5,6 +5,7 @@ from typing import Literal, Self
 from pydantic import Field, model_validator
 
 from contracts.steps import PYTORCH_TRAINING
+from contracts.value_types import Rows
 from pipeline.config_types import CacheAge, Image, KeyPrefix, Name, S3Folder, Section, TagKey, in_directory_bucket
 
 # The service's quotas of a job's duration in s, which botocore's model lacks.
@@ -74,9 +75,8 @@ class Training(Section):
     keep_alive_seconds: int = Field(
         default=0, ge=0, description="Keep the instances for the next training (warm pool); they are billed."
     )
-    rows: int | None = Field(
+    rows: Rows | None = Field(
         default=None,
-        ge=1,
         description="Rows of the table, for the estimate of the training's duration. Default: "
         "DataLoading.generate_rows, or 100,000.",
     )

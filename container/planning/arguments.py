@@ -1,8 +1,13 @@
 """Declare the command line of plan, without imports that take time."""
 
 import argparse
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
+
+from contracts.declaration import checked_number
+from contracts.value_types import BatchSize, Dollars, Hosts, Hours, MeanTokens, Rows
 
 HERE = Path("this machine")  # of --calibrate without a file
 
@@ -12,22 +17,23 @@ def add_plan_arguments(command: argparse.ArgumentParser) -> None:
     about = "the job's settings, instead of those in the folder"
     command.add_argument("--hyperparameters", type=Path, metavar="FILE", help=about)
     about = "rows of train (default: those of the files)"
-    command.add_argument("--rows", type=positive(int), metavar="N", help=about)
+    command.add_argument("--rows", type=partial(checked_number, kind=Rows), metavar="N", help=about)
+    mean = partial(checked_number, kind=MeanTokens)
     command.add_argument(
-        "--tokens", type=_list(positive(float)), default=(), metavar="MEAN",
+        "--tokens", type=partial(_listed, parse=mean), default=(), metavar="MEAN",
         help="mean tokens of a text, or of each text, separated by commas (default: those of the first rows)",
     )  # fmt: skip
     command.add_argument(
-        "--instance", dest="instances", type=_list(str), default=(), metavar="NAMES",
+        "--instance", dest="instances", type=partial(_listed, parse=str), default=(), metavar="NAMES",
         help="instance types, separated by commas (default: the catalogue)",
     )  # fmt: skip
-    command.add_argument(
-        "--hosts", type=positive(int), default=1, help="instances of the job (default: 1)", metavar="N"
-    )
-    command.add_argument("--budget", type=positive(float), metavar="DOLLARS", help="most dollars, on demand")
-    command.add_argument("--hours", type=positive(float), metavar="H", help="most hours")
+    about = "instances of the job (default: 1)"
+    command.add_argument("--hosts", type=partial(checked_number, kind=Hosts), default=1, help=about, metavar="N")
+    about = "most dollars, on demand"
+    command.add_argument("--budget", type=partial(checked_number, kind=Dollars), metavar="DOLLARS", help=about)
+    command.add_argument("--hours", type=partial(checked_number, kind=Hours), metavar="H", help="most hours")
     about = "records of a step (default: batch_size x accumulate_grad_batches, as on one GPU)"
-    command.add_argument("--global-batch", type=positive(int), help=about, metavar="N")
+    command.add_argument("--global-batch", type=partial(checked_number, kind=BatchSize), help=about, metavar="N")
     about = "a file whose instances and prices replace those of the catalogue"
     command.add_argument("--catalogue", type=Path, metavar="FILE", help=about)
     command.add_argument(
@@ -37,20 +43,5 @@ def add_plan_arguments(command: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def positive(kind: type[int] | type[float]) -> Any:
-    """Return the parser of an argument above 0."""
-
-    def number(text: str) -> float:
-        value = kind(text)
-        if not 0 < value < float("inf"):
-            raise argparse.ArgumentTypeError(f"{text} is not above 0")
-        return value
-
-    return number
-
-
-def _list(parse: Any) -> Any:
-    def comma_separated(text: str) -> tuple[Any, ...]:
-        return tuple(parse(part.strip()) for part in text.split(",") if part.strip())
-
-    return comma_separated
+def _listed(text: str, *, parse: Callable[[str], Any]) -> tuple[Any, ...]:
+    return tuple(parse(part.strip()) for part in text.split(",") if part.strip())

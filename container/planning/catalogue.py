@@ -19,8 +19,8 @@ _IMAGE_CAPABILITY = 7.5  # CUDA 13 of the image has no code for older GPUs (docs
 _BFLOAT16_CAPABILITY = 8.0
 _NEAREST = 3
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0, le=1e12)]
+NotNegative = Annotated[float, Field(ge=0, le=1e12)]
 
 
 class _Entry(BaseModel):
@@ -66,10 +66,10 @@ class Instance(_Entry):
 
     name: str
     gpu: Gpu | None
-    gpus: int = Field(ge=0)
+    gpus: int = Field(ge=0, le=1_024)
     link_gb: NotNegative
     network_gbit: NotNegative
-    vcpu: int = Field(gt=0)
+    vcpu: int = Field(gt=0, le=100_000)
     ram_gib: Positive
     ec2_dollars: NotNegative
     markup: Positive

@@ -79,6 +79,7 @@ def _workload(paths: JobPaths, options: Namespace, catalogue: Catalogue, scratch
         work = read_workload(paths, catalogue, scratch=scratch, rows=options.rows, tokens=options.tokens)
         if options.global_batch:
             work = work.changed({"batch_size": options.global_batch, "accumulate_grad_batches": 1})
+        work.check_size()
     except ContractError as error:  # may name a path of the scratch folder
         texts = [text.replace(str(paths.hyperparameter_files[-1]), str(file)) for text in (error.cause, error.fix)]
         raise ContractError(*(text.replace(str(paths.root), str(root)) for text in texts)) from error

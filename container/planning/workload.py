@@ -43,6 +43,7 @@ _COUNTED_ROWS = 65_536  # at once
 _SPREAD = 0.7  # standard deviation of the logarithm of a length, without data; as in benchmarks/encoders.py
 _CHARACTERS = 4  # per token, where the tokenizer's files are missing
 DEVIATIONS = 3  # above the mean: the largest of several hundred batches
+_MOST_TOKENS = 1 << 25  # of a pass; an array of them takes 256 MiB
 _HELD_OUT = 0.125  # rows of val, and of test, for each row of train, where only --rows is known
 
 Lengths = tuple[tuple[int, ...], ...]  # of a record: tokens of the chunks of each of its texts
@@ -97,6 +98,17 @@ class Workload:
     def tokens(self) -> np.ndarray:
         """Return the tokens of each sampled record. [R]"""
         return np.array([sum(map(sum, record)) for record in self.sample], dtype=float)
+
+    def check_size(self) -> None:
+        """Raise ContractError for a pass with so many tokens that the plan itself would run out of memory."""
+        mean = self.tokens.mean()
+        tokens = max(mean, min(mean * self.hp.batch_size, self.hp.max_tokens_per_batch or math.inf))
+        if tokens > _MOST_TOKENS:
+            raise ContractError(
+                f"batch_size: {self.hp.batch_size:,} records have about {tokens:,.0f} tokens, of which a plan computes "
+                f"at most {_MOST_TOKENS:,}",
+                "Lower batch_size, --global-batch, --tokens or max_total_chunks, or set max_tokens_per_batch.",
+            )
 
     def batch(self, records: int, *, margin: float = DEVIATIONS) -> PackedBatch:
         """Return a batch of `records` records with about the most tokens of a run, or as max_tokens_per_batch allows.
@@ -219,7 +231,7 @@ def _drawn(hp: Hyperparameters, tokens: Sequence[float]) -> tuple[Lengths, ...]:
 
 def _chunks(length: int, field: ModelTextField) -> tuple[int, ...]:
     full, rest = divmod(length, field.max_sen_len)
-    return ((field.max_sen_len,) * full + (rest,) * bool(rest))[: field.max_chunks]
+    return ((field.max_sen_len,) * min(full, field.max_chunks or full) + (rest,) * bool(rest))[: field.max_chunks]
 
 
 def _sampled(hp: Hyperparameters, files: Sequence[Path], paths: JobPaths, scratch: Path) -> tuple[Lengths, ...]:

@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from pathlib import Path
 from types import FrameType
@@ -27,9 +28,11 @@ from container.serving.connections import (
     open_channels,
 )
 from container.serving.model_process import MORE_THREADS, STOP_SIGNALS, ModelProcess
+from contracts.declaration import checked_number
 from contracts.errors import ContractError
 from contracts.serving import PORT, PORT_VARIABLE, VARIABLE_PREFIX, ServingSettings
 from contracts.spelling import did_you_mean
+from contracts.value_types import Port
 
 logger = logging.getLogger(__name__)
 
@@ -105,13 +108,15 @@ def _warn_about_unknown_settings(environment: Mapping[str, str]) -> None:
 
 def _checked_port(given: int | None, environment: Mapping[str, str]) -> int:
     """Return the port to open: the given one, that of the environment, or the default."""
-    place, text = "--port", str(given)
-    if given is None:
-        place, text = f"environment variable {PORT_VARIABLE}", environment.get(PORT_VARIABLE, "").strip() or str(PORT)
-    # The C library would take the rest of a division. Digits only: int() also reads "8_0".
-    if not (text.isascii() and text.isdigit() and int(text) < 1 << 16):
-        raise ContractError(f"{place}: {text!r} is not a port", "Set it to a number from 0 to 65535.")
-    return int(text)
+    text = environment.get(PORT_VARIABLE, "").strip()
+    if given is not None or not text:
+        return PORT if given is None else given
+    try:
+        return checked_number(text, kind=Port)
+    except ArgumentTypeError as error:
+        raise ContractError(
+            f"environment variable {PORT_VARIABLE}: {error}", "Set it to the number of a port."
+        ) from None
 
 
 def _open(

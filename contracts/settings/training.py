@@ -26,7 +26,7 @@ class TrainingSettings(Settings):
     the time (docs/presets.md).
     """
 
-    batch_size: int = declare(32, scope="run", ge=1, le=1_000_000)
+    batch_size: value_types.BatchSize = declare(32, scope="run")
     """Records per data-parallel rank and forward pass; a pipeline splits them into num_microbatches microbatches."""
 
     max_epochs: int = declare(10, scope="run", ge=1, le=1_000_000)

@@ -1,13 +1,17 @@
 """Every number of a configuration is bounded, and no value ends validation with anything but a ContractError."""
 
+import argparse
 import re
 import time
+from functools import partial
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from container.__main__ import _parser as container_parser
 from container.hosts.control import ControlSettings
+from container.planning.catalogue import _Entry
 from contracts.declaration import number_limits
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import cast_value, parse_hyperparameters
@@ -15,11 +19,52 @@ from contracts.hyperparameters import Hyperparameters
 from contracts.metrics_settings import ModelMetricsSettings
 from contracts.serving import ServingSettings
 from contracts.steps import STEPS
+from contracts.tuning import Tuning
+from pipeline.__main__ import _parser as pipeline_parser
+from pipeline.config_types import Section
 from testing.jobs import CONFIGURATION, REPOSITORY
 
-KINDS = (Hyperparameters, ServingSettings, ControlSettings, *(step.settings for step in STEPS))
+SECTIONS = [*Section.__subclasses__(), *_Entry.__subclasses__(), Tuning]
+SECTIONS = [kind for kind in SECTIONS if kind.__module__ != "pipeline.config_aws"]  # botocore's model has its limits
+KINDS = (Hyperparameters, ServingSettings, ControlSettings, *SECTIONS, *(step.settings for step in STEPS))
 FIELDS = [(kind, name) for kind in KINDS for name in kind.model_fields]
 METRICS = {"ID_FIELD": "id", "LABEL_FIELD": "label"}
+
+
+def numbers_of(parser):
+    """Return the flag, and the function that reads it, of each argument of a command line."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, command in action.choices.items():
+                yield from ((f"{name} {flag}", read) for flag, read in numbers_of(command))
+        else:
+            yield "".join(action.option_strings), getattr(action.type, "keywords", {}).get("parse", action.type)
+
+
+@pytest.mark.parametrize("parser", [container_parser(), pipeline_parser()], ids=["container", "pipeline"])
+def test_every_number_of_a_command_has_a_lower_and_an_upper_bound(parser):
+    for flag, read in numbers_of(parser):
+        assert read not in (int, float), flag
+        if isinstance(read, partial):
+            (limits,) = number_limits(read.keywords["kind"])
+            assert {"ge", "gt"} & set(limits) and {"le", "lt"} & set(limits), flag  # noqa: PT018 - one fact
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan", "--tokens", "36000000"], "--tokens: '36000000' is not a number (at least 1, at most 1000000)"),
+        (["plan", "--hosts", "1_0"], "--hosts: '1_0' is not a whole number (at least 1, at most 1000)"),
+        (["plan", "--budget", "nan"], "--budget: 'nan' is not a number (above 0, at most 1000000000)"),
+        (["tune", "--trials", "0"], "--trials: '0' is not a whole number (at least 1, at most 10000)"),
+        (["serve", "--port", "65536"], "--port: '65536' is not a whole number (at least 0, at most 65535)"),
+        (["predict", "--top", "1e3"], "--top: '1e3' is not a whole number (at least 1, at most 1000000)"),
+    ],
+)
+def test_a_number_out_of_its_bounds_is_refused_before_the_command_starts(arguments, words, capsys):
+    with pytest.raises(SystemExit):
+        container_parser().parse_args(arguments)
+    assert words in capsys.readouterr().err
 
 
 def deep(levels):

@@ -196,6 +196,14 @@ def test_an_unknown_instance_names_the_nearest(tmp_path, capsys):
     assert "ml.g5.12xlarge" in capsys.readouterr().err
 
 
+def test_a_pass_with_more_tokens_than_a_plan_can_compute_is_refused_at_once(tmp_path, capsys):
+    file = tmp_path / "hyperparameters.json"
+    file.write_text(json.dumps({**SETTINGS, "batch_size": 64}))
+    arguments = ["--hyperparameters", str(file), "--rows", "10", "--tokens", "1e6", "--root", str(tmp_path)]
+    assert main(["plan", *arguments]) == 1
+    assert "batch_size: 64 records have about 62,529,922 tokens" in capsys.readouterr().err
+
+
 def test_no_data_and_no_tokens_names_both_options(tmp_path, capsys):
     file = tmp_path / "given.json"
     file.write_text(json.dumps(SETTINGS))

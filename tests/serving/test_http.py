@@ -252,15 +252,9 @@ def test_a_measurement_that_fails_is_logged_and_the_defaults_are_answered(error,
     assert type(error).__name__ in caplog.text
 
 
-@pytest.mark.parametrize("port", [-1, 65_536, 1_000_000])
-def test_a_number_that_is_no_port_is_named(port):
-    with pytest.raises(ContractError, match=f"--port: '{port}' is not a port"):
-        _checked_port(port, {})
-
-
 @pytest.mark.parametrize("text", ["abc", "8_0", "65536", "-1", "80.0", "٣"])
 def test_a_variable_that_is_no_port_is_named(text):
-    with pytest.raises(ContractError, match=f"environment variable SAGEMAKER_BIND_TO_PORT: '{text}' is not a port"):
+    with pytest.raises(ContractError, match=f"environment variable SAGEMAKER_BIND_TO_PORT: '{text}' is not a whole"):
         _checked_port(None, {"SAGEMAKER_BIND_TO_PORT": text})
 
 
