@@ -64,8 +64,9 @@ lock: setup      ## regenerate requirements/*.txt (CPU_WHEELS: folder or page of
 	$(BIN)/python -m pip install --quiet 'uv>=0.9'
 	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/python requirements/lock.py --cpu-wheels $(CPU_WHEELS)
 
-faults: setup    ## kill, stop and damage jobs at random moments, 66 trials (half an hour; tests/training/test_faults.py)
+faults: setup    ## kill, stop and damage jobs at random moments, 66 trials (half an hour); run commands under faults of the machine
 	FULL_FAULTS=1 $(BIN)/python -m pytest tests/training/test_faults.py -s
+	$(BIN)/python -m testing.faults
 
 host-faults: setup ## kill a random host or worker of one or two hosts, 20 trials (tests/hosts/test_host_faults.py)
 	FULL_FAULTS=1 $(BIN)/python -m pytest tests/hosts/test_host_faults.py -s

@@ -1,6 +1,7 @@
 """Dates in the usual notations become the same numbers, whatever the file format or type carries them."""
 
 from datetime import UTC, date, datetime
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,35 @@ from container.tables.dates import ISO, DateReading, date_columns, date_parts, r
 from container.tables.table_file import Origin
 from contracts.errors import ContractError
 from contracts.tabular_inputs import DATE_PARTS
+from testing.jobs import run_python
+from testing.locales import MONTHS, locale_environment
 
 MOMENT = datetime(2024, 2, 29, 13, 45)
+IN_A_LOCALE = """
+import locale, time, pyarrow as pa
+from container.tables.dates import DateReading, date_example, read_dates
+from contracts.value_types import DATE_FORMATS
+locale.setlocale(locale.LC_TIME, "")
+texts = pa.array(["18-Oct-2024", "18-October-2024 14:30"])
+print(time.strftime("%b", (2024, 10, 1, 0, 0, 0, 0, 275, 0)), read_dates(texts, "%d-%b-%Y").seconds.tolist())
+print([date_example(DateReading(each, None)) for each in DATE_FORMATS])
+"""
 
 
 def parts_of(column: pa.Array, date_format: str = ISO) -> dict[str, float]:
     """The parts of the first date."""
     return dict(zip(DATE_PARTS, date_parts(read_dates(column, date_format).seconds)[:, 0].tolist(), strict=True))
+
+
+@pytest.mark.parametrize("language", MONTHS)
+def test_names_of_months_are_english_whatever_the_language_of_the_caller(language: str, tmp_path: Path) -> None:
+    english, other = (
+        run_python(IN_A_LOCALE, **environment).stdout.splitlines()
+        for environment in ({"LC_TIME": "C"}, locale_environment(tmp_path, language))
+    )
+    assert english[0] == "Oct [1729209600.0, 1729261800.0]"
+    assert other[0] == english[0].replace("Oct", MONTHS[language].split()[9])
+    assert other[1] == english[1]
 
 
 def test_a_time_becomes_its_parts() -> None:
