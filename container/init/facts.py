@@ -186,6 +186,11 @@ class ColumnFacts(ColumnSample):
         return float(np.mean(blanks + 1 + unspaced / 2)) if len(texts) else 0.0
 
     @property
+    def written_as_values(self) -> bool:
+        """Whether nearly all cells have the form of a number with separators, or of a date."""
+        return self._most(r"^[-+]?[0-9]+(?:[.,/:-][0-9]+)+$") or self.nearly() is not None
+
+    @property
     def has_lists(self) -> bool:
         pattern = r"""^(\[\s*["'\[{\]0-9-].*|\{.*\})$"""  # not [bom]hello[eom]
         return self._matching(pattern) >= 0.9

@@ -134,6 +134,12 @@ def _of_others(column: Column) -> Iterator[str]:
             f"({column.role}: {column.why}). Write all in one, or give each one a column."
         )
     found = facts.nearly()
+    if not found and facts.written_as_values and not facts.is_named_code and not facts.form:
+        examples = " and ".join(map(repr, facts.examples(2)))
+        yield (
+            f"{column.name}: no notation reads all cells, e.g. {examples}, so it is no number and no date "
+            f"({column.role}: {column.why}). Write all alike."
+        )
     if found and not facts.is_named_code:
         role, others, words = found
         read = facts.read_as(role)[0]

@@ -21,7 +21,7 @@ from container.steps.preprocess.row_split import key_hashes
 from container.steps.preprocess.times import TimeColumn
 from container.tables.channel_files import TableSlice
 from container.tables.duplicate_ids import content_hashes
-from container.tables.part_files import PartFiles, named_files, open_part_files
+from container.tables.part_files import PartFiles, check_alike, named_files, open_part_files
 from container.tables.reading import Reading
 from container.tables.table_file import check_present
 from container.tables.values import keys
@@ -135,6 +135,12 @@ def read_tables(
     names, where = next(iter(parts.values())).columns, str(inputs[0])
     label = _label_name(names, where) if label is None else label
     check_present((label, *filter(None, (group, time))), names, where)
+    for split, of_split in parts.items():
+        if label not in of_split.columns:
+            raise ContractError(
+                f"{of_split.files[0]}: split {split} has no column {label!r}, the label",
+                "Leave the file out: the missing split is taken from train. `predict` reads it after training.",
+            )
     collector, profile = LabelCollector(label, allowed=1 << 31), DataProfile(names, splits=("rows",), id_column=None)
     source, codes, hashes = [], [], []
     reader = TimeColumn(time, written.date_format.get(time)) if time else None
@@ -197,7 +203,12 @@ def _parts(inputs: Sequence[Path], reading: Reading, scratch: Path) -> dict[str,
     for path in files:
         root = next(root for root in roots if path.is_relative_to(root))
         of_split.setdefault(_split_of(path.relative_to(root)), []).append(path)
-    if "train" not in of_split or "" in of_split:
+    if "train" in of_split and "" in of_split:
+        raise ContractError(
+            f"TABLE: {of_split['train'][0].name} is train by its name, but {of_split[''][0].name} is of no split",
+            "Name the files of the splits alone, or files without train, val or test in their names.",
+        )
+    if "train" not in of_split:
         of_split = {"": files}
     found = {}
     for split in ("", *SPLITS):
@@ -205,7 +216,11 @@ def _parts(inputs: Sequence[Path], reading: Reading, scratch: Path) -> dict[str,
             common = Path(os.path.commonpath([path.parent for path in of_split[split]]))
             parts = open_part_files(of_split[split], folder=common, reading=reading, scratch=scratch)
             found[split] = parts.single_valued()
-    return found
+    sources = tuple(source for parts in found.values() for source in parts.sources)
+    if len(found) > 1:
+        common = Path(os.path.commonpath([source.path.parent for source in sources]))
+        check_alike(common, {source.path: source.fields().names for source in sources})
+    return {split: replace(parts, alike=sources) for split, parts in found.items()}
 
 
 def _split_of(path: Path) -> str:

@@ -164,6 +164,8 @@ def _role_of_texts(facts: ColumnFacts) -> tuple[Role, str]:
     enough, several = facts.filled >= FEWEST, facts.words >= 1.2
     new = 1 - facts.repeats  # share of the cells with a value that no earlier cell has
     like_code = facts.is_named_code or any(any(sign.isdigit() for sign in value) for value in facts.examples(20))
+    if enough and not several and facts.repeats <= UNIQUE and not facts.is_named_code and facts.written_as_values:
+        return "ignored", "most cells are numbers or dates, but in no notation all"
     if enough and not several and not facts.repeats and not facts.missing and like_code:
         return "id", "unique codes"
     if enough and not several and facts.repeats <= UNIQUE:

@@ -79,6 +79,7 @@ def stream(
     rows_per_batch: int,
     numeric: Collection[str] = (),
     missing_is_null: bool = False,
+    alike: Sequence[TableFile] = (),
 ) -> Iterator[TableSlice]:
     """Stream the rows of `files` in order, at most `rows_per_batch` at a time, fewer if they are long.
 
@@ -88,13 +89,14 @@ def stream(
     Args:
         numeric: the columns that are read as numbers. Where the types of their files differ, they become float64.
         missing_is_null: whether a column that a file lacks has no values there; otherwise that is an error.
+        alike: all files of the table, whose common types the columns have; default: `files`.
 
     Raises:
         ContractError: a missing column, a file that is not of its name's format, types that cannot be combined.
     """
     if not files:  # another instance of a step has all of them
         return
-    schemas = ((file.path, file.fields(columns, missing_is_null=missing_is_null)) for file in files)
+    schemas = ((file.path, file.fields(columns, missing_is_null=missing_is_null)) for file in alike or files)
     schema = common_schema(schemas, numeric=numeric, mixed_is_text=files[0].converts)
 
     def tables(file: TableFile) -> Iterator[pa.Table]:

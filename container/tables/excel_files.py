@@ -14,7 +14,7 @@ from container.tables.reading import Reading
 from container.tables.table_file import TableFile
 from contracts.errors import ContractError, first_line, shown
 
-_TOTALS = re.compile(r"(grand |sub)?(totals?|sum|summe|gesamt\w*|insgesamt|totale|totaal)\b", re.IGNORECASE)
+_TOTALS = re.compile(r"(grand |sub)?(totals?|sum|summe|gesamt\w*|insgesamt|totale|totaal)\W*\w*\W*", re.IGNORECASE)
 _LONGEST_BANNER = 50  # rows
 _WIDE = 0.5  # of the widest row's cells, from which a row may be the header
 _FORMULA = re.compile(rb'<c r="([A-Z]+)([0-9]+)"[^>]*>\s*<f\b[^>]*?(?:/>|>[^<]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>')
@@ -64,7 +64,7 @@ class File(TableFile):
                 f"{self.path}: row {header + 1}: the header has no name for column {unnamed[0] + 1}",
                 "Give every column a name in one row, without merged cells.",
             )
-        end = self._end(rows, filled, header, columns)
+        end = self._end(rows, header, columns)
         if above := [row for row in rows[:header] if any(value is not None for value in row)]:
             self.notes.append(f"left out above the header in row {header + 1}: {_shown(above)}")
         if below := [row for row in rows[end:] if any(value is not None for value in row)]:
@@ -73,17 +73,25 @@ class File(TableFile):
         self._check_formulas(sheet, header + 1, end)
         return names, [[rows[i][k] for k in columns] for i in range(header + 1, end) if filled[i]]
 
-    def _end(self, rows: Sequence[Sequence[Any]], filled: Sequence[int], header: int, columns: Sequence[int]) -> int:
+    def _end(self, rows: Sequence[Sequence[Any]], header: int, columns: Sequence[int]) -> int:
         """Return the number of the row after the last one of the table: before totals and remarks."""
+        kinds = [self._kind(row, len(columns)) for row in rows]
         end = len(rows)
-        while end > header + 1:
-            texts = [value for value in rows[end - 1] if isinstance(value, str)]
-            is_total = any(_TOTALS.match(text.strip()) for text in texts[:1]) and filled[end - 1] < len(columns)
-            is_remark = filled[end - 1] <= 1 < len(columns)
-            if filled[end - 1] and not is_total and not is_remark:
-                break
+        while end > header + 1 and kinds[end - 1]:
             end -= 1
+        while end < len(rows) and kinds[end] == "one cell":  # a remark stands below an empty row or a total
+            end += 1
         return end
+
+    def _kind(self, row: Sequence[Any], columns: int) -> str:
+        """Return what a row at the end of a sheet may be besides a row of the table: "empty", "total", "one cell"."""
+        first, *others = [value for value in row if value is not None] or [None]
+        if first is None:
+            return "empty"
+        is_sum = len(others) < columns - 1 and not any(isinstance(value, str) for value in others)
+        if is_sum and isinstance(first, str) and _TOTALS.fullmatch(first.strip()):
+            return "total"
+        return "one cell" if not others and columns > 1 else ""
 
     def _sheet(self) -> tuple[int, list[list[Any]]]:
         """Return the number of the sheet, and its rows; None where a cell is empty."""

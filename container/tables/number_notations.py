@@ -59,7 +59,7 @@ def _plain(text: pa.Array, written: str, *, strict: bool = False) -> pa.Array:
     groups of three digits, of which the first one does not begin with 0.
 
     Args:
-        strict: with a decimal comma, 12.5 is no number.
+        strict: with a decimal comma, 12.5 is no number, but 1.25e+01 is.
     """
     thousands, decimal = _SEPARATORS[written]
     plain = replaced(text, _DECORATED, _bare)
@@ -69,7 +69,7 @@ def _plain(text: pa.Array, written: str, *, strict: bool = False) -> pa.Array:
         plain = replaced(plain, grouped, remove)
     if decimal == ",":
         if strict:
-            plain = pc.replace_substring(plain, ".", "?")
+            plain = pc.replace_substring_regex(plain, pattern=r"^([^eE]*)\.([^eE]*)$", replacement=r"\1?\2")
         plain = pc.replace_substring_regex(plain, pattern=r"^([+-]?[0-9]*),([0-9]+)$", replacement=r"\1.\2")
     is_code = pc.and_(pc.match_substring_regex(plain, pattern="^[+-]?0[0-9]"), pc.not_equal(plain, text))
     return pc.if_else(is_code, text, plain)  # 007 with a currency is a code
@@ -79,6 +79,7 @@ def _bare(text: pa.Array) -> pa.Array:
     """Return texts without a currency or percent sign, with a minus before them; those with two units as they are."""
     plain = pc.replace_substring(text, "\u2212", "-")
     for pattern, replacement in (
+        (r"^(.*[0-9])[.,](?:--?|\x{2013})([^0-9]*)$", r"\1\2"),  # 125.- and 16,-- have no cents
         (r"^([^-]*[0-9.,])-$", r"-\1"),
         (r"^([^-()]*)\(([^-()]*)\)$", r"-\1\2"),
         (_AFTER, r"\1"),

@@ -43,6 +43,8 @@ def common_type(classes: Iterable[type]) -> pa.DataType:
 
 def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """Return values as a column of a type of `common_type`; in one of texts, each other value has its key."""
+    if kind == _TYPES[datetime]:  # a midnight may be a date
+        values = [datetime.combine(value, time()) if type(value) is date else value for value in values]
     if kind != pa.string():
         return pa.array([None if isinstance(value, str) else value for value in values], kind)
     try:

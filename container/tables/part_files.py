@@ -37,12 +37,14 @@ class PartFiles:
     Attributes:
         columns: the table's columns, in the order in which the files have them.
         nested: the columns of lists or objects, also those that `single_valued` left out.
+        alike: the files of all splits of the table, if there are several.
     """
 
     sources: tuple[TableFile, ...]
     format: str
     columns: tuple[str, ...]
     nested: tuple[str, ...] = ()
+    alike: tuple[TableFile, ...] = ()
 
     @property
     def files(self) -> list[Path]:
@@ -95,7 +97,7 @@ class PartFiles:
         wanted = self.columns if columns is None else tuple(columns)
         at_once = (source.rows_at_once(ROWS_AT_ONCE) for source in self.sources[:_FILES_LOOKED_AT])
         rows = rows_per_batch or min(at_once, default=ROWS_AT_ONCE)
-        return stream(self.sources, wanted, rows_per_batch=rows, missing_is_null=True)
+        return stream(self.sources, wanted, rows_per_batch=rows, missing_is_null=True, alike=self.alike)
 
 
 def find_part_files(
@@ -171,7 +173,7 @@ def open_part_files(
     if without_cells := [path for path in full if path not in filled]:
         logger.info("%s: these files have no cells: %s.", folder, listed(folder, without_cells))
     if signature is None:
-        _check_alike(folder, filled)
+        check_alike(folder, filled)
     kinds: dict[str, set[bool]] = {name: set() for name in signature or ()}
     for path, schema in schemas.items():
         if signature is not None:
@@ -255,7 +257,7 @@ def _check_signature(path: Path, names: Sequence[str], signature: Sequence[str],
         raise ContractError(f"{path}: has the column {extra[0]!r}, which the signature lacks", _SAME_COLUMNS)
 
 
-def _check_alike(folder: Path, columns: Mapping[Path, Sequence[str]]) -> None:
+def check_alike(folder: Path, columns: Mapping[Path, Sequence[str]]) -> None:
     """Say which columns some files lack; raise ContractError where a file is of another table, or has another name."""
     first, expected = next(iter(columns.items()))
     lacking: dict[str, list[Path]] = {}

@@ -1,13 +1,16 @@
 """Remember how a raw table is read, so that `predict` and a second `init` need no option."""
 
+import codecs
 import json
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, Self
 
+from contracts.errors import ContractError
 from contracts.input_files import exists, read_as
 from contracts.paths import JobPaths
 
 FILE = "reading.json"
+_TABS = {r"\t": "\t", "tab": "\t"}  # as a shell passes them
 
 
 @dataclass(frozen=True)
@@ -33,6 +36,19 @@ class Reading:
         file = None if paths is None else paths.config / FILE
         known = read_as(file, cls, "Run init again.") if file is not None and exists(file) else cls()
         given = {each.name: getattr(options, each.name, None) for each in fields(cls)}
+        if given["delimiter"] is not None:
+            given["delimiter"] = _TABS.get(given["delimiter"], given["delimiter"])
+            if len(given["delimiter"].encode()) != 1:
+                raise ContractError(
+                    f"--delimiter: {given['delimiter']!r} is not one character of ASCII", r"Name one, e.g. ';' or '\t'."
+                )
+        if given["encoding"] is not None:
+            try:
+                codecs.lookup(given["encoding"])
+            except LookupError:
+                raise ContractError(
+                    f"--encoding: {given['encoding']!r} is not known", "Name one of Python's, e.g. cp1252 or utf-8."
+                ) from None
         return replace(known, **{name: value for name, value in given.items() if value is not None})
 
     def save(self, paths: JobPaths) -> None:

@@ -33,6 +33,7 @@ _REFUSED = {
     "Interval": "an interval",
 }  # fmt: skip
 _POSITION = re.compile(r"^(In chunk \d+: )?(Invalid: )?| at string index \d+")  # in the one row that Arrow checked
+_LIKE_THOUSANDS = re.compile(r"-?[1-9][0-9]{0,2}\.[0-9]{3}")
 _TYPED = "biufmM"  # dtype kinds of numbers and times, which would lose their precision as Python objects
 
 
@@ -233,19 +234,27 @@ def _alike(values: list[Any]) -> pa.Array:
     """
     classes = {type(value) for value in values if value is not None}
     scaled = any(issubclass(each, (Decimal, datetime)) or hasattr(each, "nanoseconds") for each in classes)
+    if classes == {datetime}:
+        scaled = any(value is not None and value.tzinfo is not None for value in values)
     if scaled or not (len(classes) == 1 or classes <= {int, float}):
         raise TypeError(f"classes with a common type: {classes}")
     return pa.array(values)
 
 
 def written(value: Any) -> str | None:
-    """Return a value of a column of mixed types as the text it has in a column of one type."""
+    """Return a value of a column of mixed types as the text it has in a column of one type.
+
+    2.125 is written as 2.125e+00, which no notation of numbers reads as a thousand; its key is 2.125.
+    """
     if isinstance(value, str):
         return replace_surrogates(value)
     if getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0):
         return str(value)
     try:
-        return texts(pa.array([value]))[0]
+        text = texts(pa.array([value]))[0]
+        if text is not None and _LIKE_THOUSANDS.fullmatch(text):
+            return f"{float(text):.{len(text.strip('-')) - 2}e}"
+        return text
     except (pa.ArrowException, TypeError, OverflowError):  # a larger integer, or a class without an Arrow type
         # Python writes at most 4300 digits of an integer.
         return replace_surrogates(f"{Decimal(value):f}" if isinstance(value, int) else str(value))

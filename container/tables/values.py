@@ -34,6 +34,7 @@ _FINITE_FIX = "Write a finite number, or leave the cell empty for imputation."
 _PLACES = r"(\.[0-9]*?)0+(Z?)$"
 _WITHOUT_LEADING_ZEROS = r"^-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?$"
 _UNEVEN = r"[eE]|^-?0\.0000|\.[0-9]*0$"  # numbers of which Python writes some with an exponent, or with fewer digits
+_OF_NUMBER = r"^-?[1-9]\.[0-9]{3,5}e\+0[0-2]$"  # see written in records.py
 _TICKS = {"s": 0, "ms": 3, "us": 6, "ns": 9}  # digits after the point of a second
 _LONGEST_NORMALIZED = 256  # bytes; normalizing takes quadratic time in a run of combining marks
 
@@ -184,6 +185,7 @@ def texts(column: pa.Array | pa.ChunkedArray) -> list[str | None]:
     """Return a text column as strings, None where a text is missing; booleans as true or false, others by their key."""
     column = contiguous(column)
     if is_text(column.type):
+        column = replaced(column, _OF_NUMBER, _each(written_float))
         return pc.if_else(pc.equal(column, NULL), pa.scalar(None, column.type), column).to_pylist()
     return (column.cast(pa.string()) if pa.types.is_boolean(column.type) else keys(column)).to_pylist()
 

@@ -190,6 +190,39 @@ def test_splits_of_the_user_stay_and_a_missing_one_is_taken_from_train(tmp_path)
     assert sorted([*split(paths, "train")["ticket"], *split(paths, "val")["ticket"]]) == raw["ticket"][:150].tolist()
 
 
+def test_splits_whose_columns_have_other_types_are_one_table(tmp_path):
+    raw, folder = raw_table().assign(age=lambda frame: np.arange(len(frame)) % 7), tmp_path / "raw"
+    folder.mkdir()
+    raw[:150].to_parquet(folder / "train.parquet")
+    raw[150:].assign(age=lambda frame: frame["age"] + 0.5).to_parquet(folder / "test.parquet")
+    assert main(["init", str(folder), "--root", str(tmp_path / "job")]) == 0
+    assert set(pd.read_parquet(JobPaths(tmp_path / "job").channel("test"))["age"] % 1) == {0.5}
+
+
+@pytest.mark.parametrize(
+    ("name", "columns", "cause"),
+    [
+        ("test.csv", ["ticket", "review", "price"], "split test has no column 'outcome', the label"),
+        ("more.csv", ["ticket", "review", "outcome"], "train.csv is train by its name, but more.csv is of no split"),
+    ],
+)
+def test_a_file_beside_train_that_cannot_be_a_split_is_named(name, columns, cause, tmp_path, capsys):
+    raw, folder = raw_table(), tmp_path / "raw"
+    folder.mkdir()
+    raw.to_csv(folder / "train.csv", index=False)
+    raw[columns].to_csv(folder / name, index=False)
+    assert main(["init", str(folder), "--root", str(tmp_path / "job"), "--label", "outcome"]) == 1
+    assert cause in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("others", [{0: "kg"}, {i: f"{i},25" for i in range(0, ROWS, 2)}])
+def test_numbers_that_no_notation_reads_are_no_id(others, tmp_path, capsys):
+    cells = [others.get(i, f"{i}.25") for i in range(ROWS)]
+    paths = run_init(tmp_path, raw_table().drop(columns="ticket").assign(cost=cells))
+    assert "id_name" not in settings(paths)
+    assert re.search(r"Warning: cost: .*so it is no number", capsys.readouterr().out)
+
+
 def test_groups_of_a_given_test_that_train_has_as_well_are_counted(tmp_path, capsys):
     raw, folder = raw_table().assign(shop=np.arange(ROWS) // 4), tmp_path / "raw"
     folder.mkdir()

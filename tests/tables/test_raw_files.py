@@ -5,6 +5,8 @@ import json
 import re
 import struct
 import zipfile
+from argparse import Namespace
+from datetime import date, datetime
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from container.__main__ import main
+from container.tables.object_columns import class_of, column_of, common_type
 from container.tables.part_files import PartFiles, open_tables
 from container.tables.reading import Reading
 from container.tables.records import records_to_table
@@ -168,6 +171,34 @@ def test_a_sheet_is_read_by_the_types_of_its_cells_without_banner_and_total(tmp_
         "a.xlsx: left out above the header in row 3: 'Report of May'",
         "a.xlsx: left out below the table: 'Total', 'Printed on Monday'",
     ]
+
+
+def test_rows_at_the_end_of_a_sheet_that_begin_with_total_or_have_one_cell_are_kept(tmp_path):
+    reviews = [["text", "stars", "shop"], ["good", 5, "a"], ["Total waste of time", 1], ["never again"]]
+    path = workbook(tmp_path / "a.xlsx", reviews)
+    assert [row["text"] for row in rows(path, tmp_path)] == [row[0] for row in reviews[1:]]
+
+
+def test_a_midnight_among_the_times_of_a_sheet_is_a_time():
+    cells = [datetime(2024, 7, 1, 10, 5), date(2024, 3, 1), None]
+    times = column_of(cells, common_type(map(class_of, cells)))
+    assert times.to_pylist() == [cells[0], datetime(2024, 3, 1), None]
+
+
+@pytest.mark.parametrize(
+    ("option", "cause"),
+    [
+        ({"delimiter": ";;"}, "--delimiter: ';;' is not one"),
+        ({"encoding": "nonsense"}, "--encoding: 'nonsense' is not"),
+    ],
+)
+def test_an_option_of_reading_that_is_none_is_named(option, cause):
+    with pytest.raises(ContractError, match=cause):
+        Reading.of(Namespace(**option))
+
+
+def test_a_tab_may_be_named_as_in_a_shell():
+    assert Reading.of(Namespace(delimiter=r"\t")).delimiter == "\t"
 
 
 @needs_raw
