@@ -36,18 +36,18 @@ class Reading:
         file = None if paths is None else paths.config / FILE
         known = read_as(file, cls, "Run init again.") if file is not None and exists(file) else cls()
         given = {each.name: getattr(options, each.name, None) for each in fields(cls)}
-        if given["delimiter"] is not None:
-            given["delimiter"] = _TABS.get(given["delimiter"], given["delimiter"])
-            if len(given["delimiter"].encode()) != 1:
+        if (delimiter := given["delimiter"]) is not None:
+            given["delimiter"] = delimiter = _TABS.get(delimiter, delimiter)
+            if len(delimiter.encode()) != 1:
                 raise ContractError(
-                    f"--delimiter: {given['delimiter']!r} is not one character of ASCII", r"Name one, e.g. ';' or '\t'."
+                    f"--delimiter: {delimiter!r} is not one character of ASCII", r"Name one, e.g. ';' or '\t'."
                 )
-        if given["encoding"] is not None:
+        if (encoding := given["encoding"]) is not None:
             try:
-                codecs.lookup(given["encoding"])
+                codecs.lookup(encoding)
             except LookupError:
                 raise ContractError(
-                    f"--encoding: {given['encoding']!r} is not known", "Name one of Python's, e.g. cp1252 or utf-8."
+                    f"--encoding: {encoding!r} is not known", "Name one of Python's, e.g. cp1252 or utf-8."
                 ) from None
         return replace(known, **{name: value for name, value in given.items() if value is not None})
 
