@@ -36,8 +36,8 @@ class Reading:
         file = None if paths is None else paths.config / FILE
         known = read_as(file, cls, "Run init again.") if file is not None and exists(file) else cls()
         given = {each.name: getattr(options, each.name, None) for each in fields(cls)}
-        if (delimiter := given["delimiter"]) is not None:
-            given["delimiter"] = delimiter = _TABS.get(delimiter, delimiter)
+        if (named := given["delimiter"]) is not None:
+            delimiter = given["delimiter"] = _TABS.get(str(named), str(named))
             if len(delimiter.encode()) != 1:
                 raise ContractError(
                     f"--delimiter: {delimiter!r} is not one character of ASCII", r"Name one, e.g. ';' or '\t'."
