@@ -147,11 +147,11 @@ class LabelReading:
 
 
 def spelled_alike(counts: Mapping[str, int]) -> list[list[str]]:
-    """Return the values that differ only by case, blanks or accents, the most frequent of each first."""
+    """Return the values that differ only by case, blanks, accents or unseen signs, the most frequent first."""
     alike: dict[str, list[str]] = {}
     for value in sorted(counts, key=lambda value: -counts[value]):
         signs = unicodedata.normalize("NFKD", value.casefold())
-        folded = "".join(sign for sign in signs if not unicodedata.combining(sign) and not sign.isspace())
+        folded = "".join(sign for sign in signs if unicodedata.category(sign)[0] not in "MCZ")
         alike.setdefault(folded, []).append(value)
     return [values for values in alike.values() if len(values) > 1]
 

@@ -155,6 +155,8 @@ def _role_of_numbers(facts: ColumnFacts) -> tuple[Role, str]:
         return "number", "numbers"
     share = code_rule().share(facts)
     values = f"{facts.distinct:,} whole numbers"
+    if share > CODES and enough and facts.repeats <= UNIQUE:
+        return "ignored", f"codes that hardly repeat ({share:.0%} by name and values)"
     if share > CODES:
         return "category", f"{values}, codes rather than amounts ({share:.0%} by name and values)"
     return "number", f"{values}, amounts ({1 - share:.0%} by name and values)"

@@ -58,13 +58,18 @@ def find_dialect(
     notes = [found.warning] if found.warning else []
     if named := _SEP.match(data[:16].tobytes()):
         return Dialect(found.name, named[1].decode(), skipped=start + named.end()), notes
-    delimiter = _delimiter(path, data, named=reading.delimiter, usual=usual, is_whole=size < _HEAD_BYTES)
+    delimiter, rival = _delimiter(path, data, named=reading.delimiter, usual=usual, is_whole=size < _HEAD_BYTES)
+    notes += [f"read with delimiter {delimiter!r}; {rival!r} divides every row as well: --delimiter {rival!r}"] * bool(
+        rival
+    )
     has_escapes = delimiter == "\t" and _NULL.search(data.data) is not None
     return Dialect(found.name, delimiter, has_escapes), notes
 
 
-def _delimiter(path: Path, data: np.ndarray, *, named: str | None, usual: str, is_whole: bool) -> str:
+def _delimiter(path: Path, data: np.ndarray, *, named: str | None, usual: str, is_whole: bool) -> tuple[str, str]:
     """Return the delimiter that divides every row into as many cells as the header, else the one of most rows.
+
+    With the usual one and another that divides the rows equally well, the second value is the other one, else "".
 
     Args:
         named: is taken if it divides the header.
@@ -74,18 +79,19 @@ def _delimiter(path: Path, data: np.ndarray, *, named: str | None, usual: str, i
         counts = _cells(data, delimiter, is_whole=is_whole)
         if len(counts) and counts[0] > 1:
             if delimiter == named:
-                return delimiter
+                return delimiter, ""
             shares[delimiter] = (float(np.mean(counts == counts[0])), int(counts[0]))
     if not shares:
-        return usual
+        return usual, ""
     ordered = sorted(shares, key=lambda each: (shares[each], each == usual), reverse=True)
     best, *others = ordered
-    if others and shares[others[0]] == shares[best] and usual not in (best, others[0]):
+    is_tie = bool(others) and shares[others[0]] == shares[best]
+    if is_tie and usual not in (best, others[0]):
         raise ContractError(
             f"{path}: {best!r} and {others[0]!r} both divide every row into {shares[best][1]} cells",
             f"Name the delimiter, e.g. --delimiter {best!r}.",
         )
-    return best
+    return best, others[0] if is_tie else ""
 
 
 def _cells(data: np.ndarray, delimiter: str, *, is_whole: bool) -> np.ndarray:

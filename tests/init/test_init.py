@@ -223,6 +223,11 @@ def test_numbers_that_no_notation_reads_are_no_id(others, tmp_path, capsys):
     assert re.search(r"Warning: cost: .*so it is no number", capsys.readouterr().out)
 
 
+def test_codes_of_whole_numbers_that_hardly_repeat_are_no_category(tmp_path):
+    users = np.random.default_rng(0).permutation(10 * ROWS)[:ROWS] + 1_600_000_000
+    assert settings(run_init(tmp_path, raw_table().assign(user_id=users)))["cat_field_list"] == ["colour"]
+
+
 def test_groups_of_a_given_test_that_train_has_as_well_are_counted(tmp_path, capsys):
     raw, folder = raw_table().assign(shop=np.arange(ROWS) // 4), tmp_path / "raw"
     folder.mkdir()
@@ -355,6 +360,7 @@ def test_a_change_of_labels_that_does_not_fit_is_named(changes, cause, tmp_path,
         (["yes", "yes", "Yes", "no"], "differ only by case, blanks or accents: yes 100, Yes 50. To join: "
          '--map-label "Yes=yes".'),
         (["sí", "sí", "si", "no"], '--map-label "si=sí"'),
+        (["yes", "yes", "yes\u200b", "no"], "differ only by case, blanks or accents: yes 100"),
         (["in arbeit", "in arbeit", "in  arbeit", "fertig"], '--map-label "in  arbeit=in arbeit"'),
         (["api", "ui", "api|ui", "ui|api"], "outcome: 100 rows have several labels, e.g. 'api|ui'. A model"),
         (["Sci/Tech", "World", "Sports/Games"], None),

@@ -142,6 +142,13 @@ def test_the_delimiter_that_excel_names_in_the_first_line_is_no_row(tmp_path):
     assert rows(saved(tmp_path, "a.csv", "sep=|\na|b\n1,5|2,5\n"), tmp_path) == [{"a": "1,5", "b": "2,5"}]
 
 
+def test_a_second_delimiter_that_divides_every_row_is_named(tmp_path):
+    path = saved(tmp_path, "a.csv", "first, last;net, EUR;c\na, b;1, x;y\n")
+    assert opened(path, tmp_path).notes == [
+        "a.csv: read with delimiter ','; ';' divides every row as well: --delimiter ';'"
+    ]
+
+
 def test_a_null_and_the_escapes_of_a_database_are_read(tmp_path):
     path = saved(tmp_path, "a.tsv", 'id\tnote\n1\ta\\tb\\nc:\\\\d "x\n2\t\\N\n')
     assert rows(path, tmp_path) == [{"id": "1", "note": 'a\tb\nc:\\d "x'}, {"id": "2", "note": None}]
