@@ -1,17 +1,19 @@
-"""Write files and folders atomically: each gets its name when it is complete.
+"""Write files and folders atomically: each gets its name when it is complete, or several do together.
 
 This protects against a process that is killed while it writes, not against a power failure: nothing calls fsync.
 """
 
-import shutil
-from collections.abc import Iterator
+import json
+import os
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import TypeVar
 
 from contracts.file_systems import move
-from contracts.other_programs import NOT_UPLOADED
+from contracts.other_programs import NOT_UPLOADED, remove_folder, remove_in_place
 
+_NEW, _JOURNAL = "new", "journal.json"  # of a replacement; the journal is written once the new files are complete
 _AnyPath = TypeVar("_AnyPath", bound=PurePath)
 
 
@@ -66,12 +68,62 @@ def atomic_folder(folder: Path, *, temporary: Path | None = None) -> Iterator[Pa
     killed process.
     """
     temporary = temporary or temporary_path(folder)
-    shutil.rmtree(temporary, ignore_errors=True)
+    remove_in_place(temporary)
     try:
         yield temporary
-        if folder.exists():
-            shutil.rmtree(folder)
+        remove_folder(folder)
         move(temporary, folder)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
+    finally:
+        remove_in_place(temporary)
+
+
+@contextmanager
+def replace_together(root: Path, old: Iterable[Path]) -> Iterator[Path]:
+    """Yield a folder. At the end of the block, its files get the same paths below `root`: all of them, or none.
+
+    An exception leaves `root` as it was; after a kill, the next program that works in `root` does the rest, or nothing.
+
+    Args:
+        old: files and folders below `root`: their files without a new one are removed.
+    """
+    settle_replacement(root)
+    folder = root / NOT_UPLOADED
+    try:
+        (folder / _NEW).mkdir(parents=True)
+        yield folder / _NEW
+        moved = _files(folder / _NEW)
+        names = [str(path.relative_to(folder / _NEW)) for path in moved]
+        replaced = [str(path.relative_to(root)) for place in old for path in _files(place)]
+        removed = sorted({*replaced} - {*names})
+        write_text_atomically(folder / _JOURNAL, json.dumps({"removed": removed, "moved": names}))
+    finally:
+        settle_replacement(root)
+
+
+def settle_replacement(root: Path) -> None:
+    """Do the rest of a replacement, or remove what a process left of it; no other process may work in `root`."""
+    complete_replacement(root)
+    remove_in_place(root / NOT_UPLOADED)
+
+
+def complete_replacement(root: Path) -> None:
+    """Do the rest of a replacement that a killed process had prepared; call this before files of `root` are read."""
+    folder = root / NOT_UPLOADED
+    if not (folder / _JOURNAL).is_file():
+        return
+    journal = json.loads((folder / _JOURNAL).read_text(encoding="utf-8"))
+    for name in journal["removed"]:
+        (root / name).unlink(missing_ok=True)
+    for name in journal["moved"]:
+        if (folder / _NEW / name).exists():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            move(folder / _NEW / name, root / name)
+    (folder / _JOURNAL).unlink()
+    remove_in_place(folder)
+
+
+def _files(place: Path) -> list[Path]:
+    """Return a file or a link, or the files and links below a folder; none where there is nothing."""
+    if place.is_dir() and not place.is_symlink():
+        return [path for path in sorted(place.rglob("*")) if path.is_symlink() or not path.is_dir()]
+    return [place] if os.path.lexists(place) else []

@@ -13,6 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from contracts.errors import ContractError, first_line, shown
 from contracts.json_text import parse_json
+from contracts.other_programs import UNFINISHED_OUTPUT
 
 T = TypeVar("T")
 
@@ -123,8 +124,8 @@ def files_below(folder: Path, *, ignored_prefixes: tuple[str, ...] = ()) -> List
         ignored_prefixes: beginnings of the names of more files and folders to ignore.
 
     Raises:
-        ContractError: a file or folder that cannot be read, a link that leads to nothing or back to a folder that
-            contains it, a pipe, a socket, a device, or a name that is not UTF-8.
+        ContractError: the unfinished output of a step, a file or folder that cannot be read, a link that leads to
+            nothing or back to a folder that contains it, a pipe, a socket, a device, or a name that is not UTF-8.
     """
     found = Listing([], [])
     _collect(folder, (os.path.realpath(folder),), ignored_prefixes, found)
@@ -206,6 +207,10 @@ def _collect(folder: Path, real: tuple[str, ...], ignored_prefixes: tuple[str, .
             names = [(entry.name, entry.is_symlink()) for entry in entries]
     except OSError as error:
         raise _unreadable(folder, error) from error
+    if (UNFINISHED_OUTPUT, False) in names:
+        raise ContractError(
+            f"{escaped(folder)}: is incomplete: the program that wrote it was killed", "Run that program again."
+        )
     for name, is_link in names:
         path = folder / name
         if is_foreign(name) or name.startswith(ignored_prefixes):

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 NOT_UPLOADED = ".sagemaker-ignore"
+UNFINISHED_OUTPUT = f".unfinished{NOT_UPLOADED}"  # a file in the folders that a step writes
 MARKERS = (".sagemaker-uploading", ".sagemaker-uploaded")
 _PASSES = 20  # a file that appears during one pass is removed in the next
 

@@ -3,7 +3,6 @@
 import argparse
 import json
 import shlex
-import shutil
 import tempfile
 from dataclasses import asdict
 from pathlib import Path
@@ -19,6 +18,7 @@ from container.init.splits import label_counts, split_rows, write_splits
 from container.init.warnings import warnings_of
 from container.processes import set_up_logging
 from container.tables.reading import Reading
+from contracts.atomic_files import replace_together
 from contracts.errors import ContractError
 from contracts.input_files import check_writable, exists
 from contracts.paths import SPLITS, JobPaths
@@ -55,35 +55,36 @@ def init(paths: JobPaths, options: argparse.Namespace) -> int:
         splits = split_rows(raw, group=options.group, time=options.time, earlier=earlier)
         tokenizer = tokenizer_in(paths.pretrained) if options.tokenizer is None else (options.tokenizer, "--tokenizer")
         settings, why = hyperparameters_of(raw, tokenizer=tokenizer, group=options.group)
-        folders = {split: paths.channel(split) for split in SPLITS}
-        for folder in folders.values():
-            if folder.exists():
-                shutil.rmtree(folder)
-        repeated = write_splits(raw, splits, folders)
-        paths.config.mkdir(parents=True, exist_ok=True)
-        write_record(raw, splits.codes, paths.split_record)
-    if repeated.absent:
-        raw = raw.without(repeated.absent, "no value in the rows of train")
-        settings, why = hyperparameters_of(raw, tokenizer=tokenizer, group=options.group)
-    counts = label_counts(raw, splits)
-    doubts = list(warnings_of(raw, counts=counts, repeated=repeated, group=options.group, time=options.time))
-    doubts += map(Doubt, splits.notes)
-    doubts += [Doubt(f"{name}: is left out, because no row of train has a value.") for name in repeated.absent]
-    if raw.nested:
-        doubts.append(Doubt(f"{', '.join(raw.nested)}: left out, because the cells contain lists or objects."))
-    warnings = [doubt.text for doubt in doubts]
-    next(iter(raw.parts.values())).found.save(paths)
+        with replace_together(paths.root, map(paths.channel, SPLITS)) as folder:
+            new = JobPaths(folder)
+            repeated = write_splits(raw, splits, {split: new.channel(split) for split in SPLITS})
+            new.config.mkdir(parents=True)
+            write_record(raw, splits.codes, new.split_record)
+            if repeated.absent:
+                raw = raw.without(repeated.absent, "no value in the rows of train")
+                settings, why = hyperparameters_of(raw, tokenizer=tokenizer, group=options.group)
+            counts = label_counts(raw, splits)
+            doubts = list(warnings_of(raw, counts=counts, repeated=repeated, group=options.group, time=options.time))
+            doubts += map(Doubt, splits.notes)
+            doubts += [Doubt(f"{name}: is left out, because no row of train has a value.") for name in repeated.absent]
+            if raw.nested:
+                doubts.append(Doubt(f"{', '.join(raw.nested)}: left out, because the cells contain lists or objects."))
+            warnings = [doubt.text for doubt in doubts]
+            next(iter(raw.parts.values())).found.save(new)
+            _write_json(new.hyperparameter_files[-1], settings)
+            _write_json(new.init_record, {"warnings": [asdict(doubt) for doubt in doubts]})
+            command = f"python -m container train --root {shlex.quote(str(paths.root))}"
+            about = {"how": splits.how, "warnings": warnings, "settings": settings, "why": why, "command": command}
+            (new.root / PAGE).write_text(page(raw, counts, **about), encoding="utf-8")
     file = paths.hyperparameter_files[-1]
-    file.write_text(json.dumps(settings, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    record = {"warnings": [asdict(doubt) for doubt in doubts]}
-    paths.init_record.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    command = f"python -m container train --root {shlex.quote(str(paths.root))}"
-    about = {"how": splits.how, "warnings": warnings, "settings": settings, "why": why, "command": command}
-    (paths.root / PAGE).write_text(page(raw, counts, **about), encoding="utf-8")
     print(*summary_lines(raw, counts, splits.how), *(f"{name}: {text}." for name, text in why.items()), sep="\n")
     print(*(f"Warning: {sentence}\n" for sentence in warnings), sep="", end="")
     print(f"\nWritten: {file}, {paths.root / PAGE} and the splits. Train with:\n{command}", flush=True)
     return 0
+
+
+def _write_json(path: Path, content: object) -> None:
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def _check_root(paths: JobPaths, options: argparse.Namespace) -> None:

@@ -36,6 +36,7 @@ from container.tables.part_files import PartFiles, find_part_files, read_signatu
 from container.tables.table_file import Origin, check_present
 from container.tables.values import contiguous, keys
 from container.tables.writer import TableWriter
+from contracts.atomic_files import replace_together
 from contracts.errors import ContractError
 from contracts.paths import SPLITS, JobPaths
 from contracts.spelling import counted
@@ -377,12 +378,12 @@ def _check_classes(step: StepRun, trained: Sequence[int], labels: Sequence[str])
 def copy_into_job(root: Path, job: Path) -> int:
     """Copy each written split to the channel of its name; files of an earlier copy are replaced. Return 0."""
     written, paths = TABULAR_PREPROCESSING.output("processed_data").path(root), JobPaths.resolve(job)
-    for split in SPLITS:
-        channel = paths.channel(split)
-        for old in channel.glob(f"{split}_processed_data*"):
-            old.unlink()
-        for path in sorted((written / split).glob(f"{split}_processed_data*")):
-            channel.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, channel / path.name)
+    old = [path for split in SPLITS for path in paths.channel(split).glob(f"{split}_processed_data*")]
+    with replace_together(paths.root, old) as new:
+        for split in SPLITS:
+            for path in sorted((written / split).glob(f"{split}_processed_data*")):
+                channel = JobPaths(new).channel(split)
+                channel.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(path, channel / path.name)
     logger.info("the splits are in %s; train with: python -m container train --root %s", paths.channel(""), job)
     return 0
