@@ -40,7 +40,7 @@ SPACE = {
 RANDOM = (
     "import sys, zlib, container.tuning.study as study; from optuna.samplers import RandomSampler; "
     "study.sampler = lambda seed: RandomSampler(seed=zlib.crc32(seed.encode())); "
-    "from container.__main__ import main; sys.exit(main(sys.argv[1:]))"
+    "from container.commands import main; sys.exit(main(sys.argv[1:]))"
 )
 COLUMNS = (
     *("search", "trials", "complete", "pruned", "best val AUROC", "test AUROC of the winner"),

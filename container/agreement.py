@@ -3,24 +3,21 @@
 import hashlib
 import json
 import logging
-import signal
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 
 from container.failure import Failure
 from container.hosts.control import Control
 from container.job import Job
-from container.launch.workers import StopHandler
 from container.preprocessing.prepared import PreparedData
 from container.training.checkpoint_files import complete_checkpoints
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
+from contracts.program import COMPLETED, FAILED, STOPPED, StopHandler
 
 logger = logging.getLogger(__name__)
-
-COMPLETED, FAILED, STOPPED = 0, 1, 128 + signal.SIGTERM
 
 
 @dataclass(frozen=True)

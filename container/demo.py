@@ -7,9 +7,10 @@ from typing import Any
 
 from container.demo_data import table_only_auroc, write_demo_data
 from container.processes import set_up_logging
-from container.supervisor import COMPLETED, train
+from container.supervisor import train
 from contracts import artifacts
 from contracts.paths import JobPaths
+from contracts.program import COMPLETED
 
 logger = logging.getLogger(__name__)
 

@@ -8,22 +8,16 @@ Exception
     RequestError         an HTTP status; in serving/errors.py, where SageMaker's toolkit can be its second base
   DeadlineError          a request was not computed in time
     ClientGone           its client has closed the connection
-  MemberFailed           the training of one of several networks failed
   NotMade                an optional result is not made, for a reason that is no failure
   PeerFailed             another rank failed
   StopAgreed             all ranks stop at the same step
 BaseException            interrupts any phase: `except Exception` does not catch it
-  HostTrouble            another host failed or was lost
-  StoppedBeforeTraining  the job was asked to stop while no workers ran
+  FailedElsewhere        another host, or the training of one of several networks, failed; in failure.py
+  Stopped                SIGTERM or Ctrl-C; in contracts/program.py
 ```
 """
 
-from typing import TYPE_CHECKING
-
 from contracts.errors import ContractError
-
-if TYPE_CHECKING:
-    from container.failure import Failure
 
 
 class AnotherJobError(ContractError):
@@ -42,14 +36,6 @@ class ClientGone(DeadlineError):
     """The client closed the connection, so that nobody waits for the response."""
 
 
-class MemberFailed(Exception):
-    """The training of one of several networks failed."""
-
-    def __init__(self, failure: "Failure") -> None:
-        super().__init__(failure.cause)
-        self.failure = failure
-
-
 class NotMade(Exception):
     """An optional result is not made: companion, ONNX variant or explanation. The message is the reason."""
 
@@ -60,17 +46,3 @@ class PeerFailed(RuntimeError):
 
 class StopAgreed(Exception):
     """All ranks agreed to stop here."""
-
-
-class HostTrouble(BaseException):
-    """Another host failed or was lost."""
-
-    def __init__(self, failure: "Failure") -> None:
-        super().__init__(failure.cause)
-        self.failure = failure
-
-
-class StoppedBeforeTraining(BaseException):
-    """The supervisor received SIGTERM or Ctrl-C before it started workers, or during a search."""
-
-    where = "before training began"

@@ -81,6 +81,8 @@ class Failure:
     @classmethod
     def from_exception(cls, error: BaseException, *, rank: int | None = None) -> "Failure":
         """Return the failure for `error`; known kinds get a fix."""
+        if isinstance(error, FailedElsewhere):
+            return error.failure
         detail = "".join(traceback.format_exception(error))
         cause, fix = _explain(error)
         echo = any(_lost_peer(link) for link in chain_of(error))
@@ -116,6 +118,14 @@ class Failure:
         cause = _shorten(self.cause, _SHOWN_BYTES - len(f"{where}{fix}\n".encode()))
         cut = "" if cause == self.cause else f"{self.cause}\n"
         return f"{cause}{where}{fix}\n\n{_shorten(cut + self.detail, _DETAIL_BYTES)}".strip() + "\n"
+
+
+class FailedElsewhere(BaseException):
+    """Another host failed or was lost, or the training of one of several networks failed."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.cause)
+        self.failure = failure
 
 
 def is_out_of_memory(failure: Failure) -> bool:
@@ -163,8 +173,6 @@ def _explain(error: BaseException) -> tuple[str, str]:
     contract = contract or disk_full(error)
     if contract is not None:
         return contract.cause, contract.fix
-    if isinstance(error, KeyboardInterrupt):
-        return "interrupted from the keyboard", "Run the same job again: it resumes from the last checkpoint."
     if isinstance(error, PeerFailed):
         return str(error), ""
     stage = _STAGE.match(_message(error)) if isinstance(error, RuntimeError) else None

@@ -58,16 +58,15 @@ def predict(
         level, top: as for Predictor.explain.
 
     Returns:
-        0, or 1 if there are no predictions; stderr has the cause.
+        0.
+
+    Raises:
+        ContractError: there are no predictions.
     """
     set_up_logging()
     began = time.monotonic()
-    try:
-        question = None if level is None else Question(cast(Level, level), top)
-        rows, invalid, error = _predict(model, inputs, output, reading, question)
-    except ContractError as error:
-        print(error, file=sys.stderr, flush=True)
-        return 1
+    question = None if level is None else Question(cast(Level, level), top)
+    rows, invalid, error = _predict(model, inputs, output, reading, question)
     seconds = time.monotonic() - began
     logger.info("%s: %s records predicted in %.1f s", output, f"{rows - invalid:,}", seconds)
     if invalid:

@@ -1,9 +1,7 @@
 """Set up a process of a job: its logging, and its end when its parent ends."""
 
-import ctypes
 import faulthandler
 import gc
-import io
 import logging
 import multiprocessing
 import os
@@ -14,30 +12,13 @@ import sysconfig
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
+from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import NoReturn, TextIO
+from typing import TextIO
 
 from container.log_once import DETAIL
 
 _CLOCK = "%H:%M:%S"
-PARENT_PID = "TRAINER_PARENT_PID"  # environment variable: the process that started this one
-
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent(parent: int | None = None) -> None:
-    """Have Linux kill this process when its parent dies, so that no orphan writes into the files of the next run.
-
-    Args:
-        parent: the process ID of the parent, read in the parent, because it may have died since. None: the ID in
-            $TRAINER_PARENT_PID; without it, that of the present parent.
-    """
-    if sys.platform != "linux":
-        return
-    parent = parent or int(os.environ.pop(PARENT_PID, os.getppid()))
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # the parent died before the call
-        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def end_with_parent() -> None:
@@ -58,9 +39,6 @@ def set_up_logging(*, rank: int = 0, all_ranks: bool = False) -> None:
     If native code crashes, the stack of each Python thread goes to stderr.
     """
     faulthandler.enable(2)  # stderr, which a notebook may have replaced
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        # As stderr: a file name may be in another encoding, and a process may be killed.
-        sys.stdout.reconfigure(errors="backslashreplace", line_buffering=True)
     prefix = "" if rank == 0 else f"[rank {rank}] "
     logging.basicConfig(
         handlers=[_Console(sys.stdout)],
@@ -107,12 +85,15 @@ class _LogFile(logging.FileHandler):
             super().close()
 
 
-def end_process(code: int) -> NoReturn:
-    """End this process without the interpreter's teardown, which takes a second where torch is imported."""
-    logging.shutdown()
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
+@contextmanager
+def without_ctrl_c() -> Iterator[None]:
+    """Start processes that a Ctrl-C does not reach: this process receives it, and ends them."""
+    resource_tracker.ensure_running()  # its own start would end the block
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # new processes inherit it
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

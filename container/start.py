@@ -8,7 +8,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
-from container.processes import end_process, without_collection
+from container.processes import without_collection
+from contracts.program import end_process, open_standard_streams
 
 
 def start_command(module: str, *arguments: str) -> list[str]:
@@ -25,4 +26,5 @@ def main(module: str, arguments: Sequence[str]) -> int:
 
 
 if __name__ == "__main__":
+    open_standard_streams()
     end_process(main(sys.argv[1], sys.argv[2:]))

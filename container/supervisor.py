@@ -6,9 +6,7 @@ The phases: resolve the settings, meet the other hosts, prepare the data, produc
 import contextlib
 import logging
 import os
-import shutil
 import signal
-import sys
 import tempfile
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -18,19 +16,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from container.agreement import (
-    COMPLETED,
-    FAILED,
-    STOPPED,
-    Verdict,
-    agree_on_verdict,
-    check_same_data,
-    meet_hosts,
-    verdict_on,
-)
+from container.agreement import Verdict, agree_on_verdict, check_same_data, meet_hosts, verdict_on
 from container.decision.val_labels import check_val_labels
-from container.errors import AnotherJobError, HostTrouble, MemberFailed, StoppedBeforeTraining
-from container.failure import Failure, clear_failure, write_failure
+from container.errors import AnotherJobError
+from container.failure import FailedElsewhere, Failure, clear_failure, write_failure
 from container.hosts.channels import check_channels, find_channels
 from container.hosts.control import FAILED as HOST_FAILED
 from container.hosts.control import STOP as HOST_STOPS
@@ -40,7 +29,7 @@ from container.hosts.network import check_interfaces
 from container.hosts.topology import Topology
 from container.job import Job, JobKind, Member, Scratch
 from container.launch.run_queue import NETWORKS, show_curves
-from container.launch.workers import StopHandler, Workers
+from container.launch.workers import JobStopHandler, Workers
 from container.planning.estimate import warn_if_too_large, with_estimate
 from container.preflight import check_before_preparing, choose_job_settings, processes_per_host
 from container.preprocessing.infer_classes import with_classes_of_train
@@ -53,6 +42,7 @@ from container.training.checkpoint_files import clear_checkpoints, remove_old_ch
 from container.training.identity import check_resumable
 from container.tuning.ensemble import train_members
 from contracts import artifacts
+from contracts.atomic_files import settle_replacement
 from contracts.file_systems import LOCK, alone_in, naming_full_disk
 from contracts.hyperparameter_files import TRAINING_JOB, GivenSettings, read_settings, with_own_checkpoints
 from contracts.hyperparameters import Hyperparameters
@@ -61,6 +51,7 @@ from contracts.local_paths import with_local_paths
 from contracts.other_programs import remove_folder
 from contracts.paths import JobPaths
 from contracts.presets import DataFacts, class_totals
+from contracts.program import COMPLETED, FAILED, STOPPED, Stopped, stops_handled
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +65,7 @@ class _Host:
 
     scratch: Scratch
     control: Control
-    stop: StopHandler
+    stop: JobStopHandler
     timeline: Timeline
 
     @property
@@ -132,14 +123,17 @@ def train(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None, fresh: bo
     Returns:
         0 if every artifact is complete; 1 after a failure, with both failure files written; 143 if stopped on request:
         the same job can be run again.
+
+    Raises:
+        AnotherJobError: another job is running in the folder.
     """
     set_up_logging()
     if hasattr(os, "getuid") and os.getuid() == 0:
         os.umask(0)  # users outside the container can read and remove its files
     timeline = Timeline()
-    stop = StopHandler()
+    stop = JobStopHandler()
     control: Control | None = None
-    with _handled(stop):
+    with stops_handled(stop), contextlib.ExitStack() as at_end:
         try:
             check_writable(paths.root)
             paths = with_own_checkpoints(with_local_paths(paths), os.environ)
@@ -150,36 +144,37 @@ def train(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None, fresh: bo
                 logger.info("host %s is not in the training group %r: exiting with 0", topology.current, topology.group)
                 return COMPLETED
             control = Control(topology, lambda key: _hear(control, stop, key))
+            at_end.callback(control.leave)
             with _alone_in(paths), tempfile.TemporaryDirectory(prefix="job-", ignore_cleanup_errors=True) as scratch:
                 clear_failure(paths)
                 if topology.leads:
                     log_to_file(paths.output_data / artifacts.LOG)
                 host = _Host(Scratch(Path(scratch)), control, stop, timeline)
-                with naming_full_disk(*paths.written, Path(scratch)):
-                    return _run(paths, host, partial(read_settings, tuning=tuning, fresh=fresh))
-        except AnotherJobError as error:
-            print(error, file=sys.stderr, flush=True)  # the failure files belong to the other job
-            return FAILED
-        except (HostTrouble, MemberFailed) as error:
+                try:
+                    with naming_full_disk(*paths.written, Path(scratch)):
+                        return _run(paths, host, partial(read_settings, tuning=tuning, fresh=fresh))
+                finally:
+                    settle_replacement(paths.model)
+        except AnotherJobError:
+            raise  # the failure files belong to the other job
+        except BaseException as error:
             stop.interrupts = False
-            return _fail(paths, error.failure)
-        except StoppedBeforeTraining as stopped:
-            if control is not None:
-                control.publish(HOST_STOPS, True)
-            return _stopped(paths, stopped.where)
-        except BaseException as error:  # the failure files contain every cause
-            stop.interrupts = False
-            failure = Failure.from_exception(error)
-            if control is not None:
-                control.fail(failure)
-            return _fail(paths, failure)
-        finally:
-            stop.interrupts = False
-            if control is not None:
-                control.leave()
+            return _end_early(paths, control, error)
 
 
-def _hear(control: Control | None, stop: StopHandler, key: str) -> None:
+def _end_early(paths: JobPaths, control: Control | None, error: BaseException) -> int:
+    """Tell the other hosts, and write or log, why the job ends before they agree on its end; return its exit code."""
+    if isinstance(error, Stopped):
+        if control is not None:
+            control.publish(HOST_STOPS, True)
+        return _stopped(error.where or "before training began")
+    failure = Failure.from_exception(error)
+    if control is not None and not isinstance(error, FailedElsewhere):
+        control.fail(failure)
+    return _fail(paths, failure)
+
+
+def _hear(control: Control | None, stop: JobStopHandler, key: str) -> None:
     """Send the main thread a signal when another host stops or fails; runs in a thread of the control."""
     assert control is not None
     if key == HOST_FAILED and stop.trouble is None:
@@ -293,7 +288,7 @@ def _end(job: Job, host: _Host, verdict: Verdict) -> int:
     if verdict.failure is not None:
         return _fail(paths, verdict.failure)
     if verdict.exit_code == STOPPED:
-        return _stopped(paths, verdict.where)
+        return _stopped(verdict.where)
     for folder in (paths.checkpoints, *(member.checkpoints for member in job.members)):
         remove_old_checkpoints(folder, keep=job.hp.keep_checkpoints, uploads=False)
     where = f"model in {paths.model}, report in {paths.output_data / artifacts.REPORT}"
@@ -315,14 +310,12 @@ def _warn_about_interruptions(paths: JobPaths, hp: Hyperparameters) -> None:
         logger.warning("resume=false: after an interruption of spot training, the job begins again at step 0")
 
 
-def _stopped(paths: JobPaths, where: str) -> int:
-    shutil.rmtree(paths.model / artifacts.INCOMPLETE, ignore_errors=True)
+def _stopped(where: str) -> int:
     logger.info("stopped on request: %s; run the same job again to resume", where)
     return STOPPED
 
 
 def _fail(paths: JobPaths, failure: Failure) -> int:
-    shutil.rmtree(paths.model / artifacts.INCOMPLETE, ignore_errors=True)
     with contextlib.suppress(OSError):
         os.truncate(paths.root / LOCK, 0)
     write_failure(failure, *paths.failure_files)
@@ -343,13 +336,3 @@ def _alone_in(paths: JobPaths) -> Iterator[None]:
             lock.write("." * _RESERVED)
             lock.flush()
         yield
-
-
-@contextmanager
-def _handled(handler: StopHandler) -> Iterator[None]:
-    previous = {number: signal.signal(number, handler) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, previous_handler in previous.items():
-            signal.signal(number, previous_handler)

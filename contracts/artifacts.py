@@ -34,7 +34,6 @@ SERVING_FILES = (
 TRAINED_WEIGHTS = (MODEL_STATE, MODEL_ARTIFACTS)
 REQUIRED_MODEL_FILES = (*TRAINED_WEIGHTS, *SERVING_FILES, f"{IMPUTE_DICT}.pkl", f"{RISK_TABLE_MAP}.pkl", MODEL_FILES)
 
-INCOMPLETE = ".incomplete"  # folder in model/ in which it is written first, so that a rename never crosses a mount
 
 PREDICT_RESULTS = "predict_results.pth"
 METRICS = "metrics.json"

@@ -25,7 +25,7 @@ import torch
 import torch.distributed as dist
 
 from container.parallel.mesh import choose_device
-from container.processes import PARENT_PID, die_with_parent
+from contracts.program import PARENT_PID, die_with_parent
 from testing.warm import fork_server
 
 MAX_RANKS = 16

@@ -29,9 +29,6 @@ from typing import Any, NoReturn
 import pyarrow as pa
 from tqdm import tqdm
 
-from container.processes import die_with_parent
-from pipeline.local import with_parent
-
 PRELOADED = [
     "torch",
     "torch.distributed.checkpoint",
@@ -47,7 +44,8 @@ PRELOADED = [
     "container.evaluation.charts",
     "container.serving.server",
     "container.steps.program",
-    "pipeline.__main__",
+    "container.commands",
+    "pipeline.commands",
     "onnxruntime",
     "pytest",
     "testing.fuzz.child",
@@ -152,9 +150,6 @@ def _execute_child(self: subprocess.Popen, args: Any, *rest: Any) -> None:
         given[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
     ]
     command = [] if isinstance(args, str) else [str(part) for part in args]
-    dies_with_parent = command[1:2] == [with_parent.__file__]
-    if dies_with_parent:
-        command = command[3:]
     if command[:1] != [sys.executable] or _program(command[1:]) is None:
         _START_PYTHON(self, args, *rest)
         return
@@ -175,8 +170,6 @@ def _execute_child(self: subprocess.Popen, args: Any, *rest: Any) -> None:
         _close_as_exec_does(keep=given["pass_fds"])
         if given["start_new_session"]:
             os.setsid()
-        if dies_with_parent:
-            die_with_parent()
         signal.set_wakeup_fd(-1)
         for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGCHLD):
             signal.signal(number, signal.SIG_DFL)

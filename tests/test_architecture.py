@@ -32,7 +32,7 @@ def test_a_function_has_at_most_60_lines():
 
 
 START_FAST = [
-    "container", "container.supervisor", "container.__main__", "container.predictor", "container.preprocessing.prepare",
+    "container", "container.supervisor", "container.commands", "container.predictor", "container.preprocessing.prepare",
     "container.evaluation.evaluate", "container.evaluation.fit_decision", "container.decision.decision",
     "container.demo_data", "container.serving.server", "container.serving.inference", "container.steps.packaging",
     "container.steps.payload", "container.models.families", "container.tuning.search",

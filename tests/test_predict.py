@@ -1,4 +1,5 @@
 import json
+import re
 
 import numpy as np
 import pandas as pd
@@ -10,6 +11,7 @@ from container.decision.decision import Decision, Threshold
 from container.predict import predict
 from container.predictor import Predictor
 from container.serving.model import ServedModel
+from contracts.errors import ContractError
 from testing.table_jobs import fit, table, write_table
 
 
@@ -95,13 +97,13 @@ def test_a_table_without_the_id_column_is_numbered(model, tmp_path):
         ("wrong.csv", "out.csv", "none of the 2 records is valid: "),
     ],
 )  # fmt: skip
-def test_a_mistake_is_named_and_no_file_is_left(model, tmp_path, capsys, *, given, out, cause):
+def test_a_mistake_is_named_and_no_file_is_left(model, tmp_path, *, given, out, cause):
     write_table(tmp_path / "new.csv", table(3))
     write_table(tmp_path / "lacking.csv", table(3).drop_columns(["x"]))
     write_table(tmp_path / "wrong.csv", table(2, x=["a", "b"]))
     before = (tmp_path / "new.csv").read_bytes()
-    assert predict(model, [tmp_path / given], tmp_path / out) == 1
-    assert cause in capsys.readouterr().err
+    with pytest.raises(ContractError, match=re.escape(cause)):
+        predict(model, [tmp_path / given], tmp_path / out)
     assert not (tmp_path / "out.csv").exists()
     assert (tmp_path / "new.csv").read_bytes() == before
 
@@ -119,9 +121,10 @@ def test_predictions_are_written_to_the_file_to_which_a_link_leads(model, tmp_pa
     assert list(target.parent.iterdir()) == [target]
 
 
-def test_a_root_without_a_model_is_named(tmp_path, capsys):
-    assert predict(tmp_path / "model", [tmp_path / "new.csv"], tmp_path / "out.csv") == 1
-    assert "Set --root to the folder of a completed job" in capsys.readouterr().err
+def test_a_root_without_a_model_is_named(tmp_path):
+    with pytest.raises(ContractError) as refused:
+        predict(tmp_path / "model", [tmp_path / "new.csv"], tmp_path / "out.csv")
+    assert refused.value.fix.startswith("Set --root to the folder of a completed job")
 
 
 def test_rows_are_written_as_they_are_read(model, tmp_path, monkeypatch):

@@ -60,5 +60,5 @@ def test_a_line_clears_the_bar_of_a_terminal_and_does_not_share_its_row():
 
 
 def test_a_process_whose_parent_died_before_it_could_ask_dies_too():
-    code = "from container.processes import die_with_parent; die_with_parent(2**22 - 1)"
+    code = "from contracts.program import die_with_parent; die_with_parent(2**22 - 1)"
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL

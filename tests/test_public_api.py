@@ -33,7 +33,7 @@ def test_an_example_of_the_contracts_gives_what_it_shows(module, tmp_path):
 
 
 def test_the_example_of_a_step_program_gives_what_it_shows(monkeypatch, tmp_path):
-    for owner, name in ((program, "set_up_logging"), (program.os, "umask"), (program.signal, "signal")):
+    for owner, name in ((program, "set_up_logging"), (program.os, "umask")):
         monkeypatch.setattr(owner, name, lambda *_: None)  # a program changes its process
     assert failures(program, root=tmp_path) == 0
 

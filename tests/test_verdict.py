@@ -4,14 +4,14 @@ from pathlib import Path
 
 import pytest
 
-from container.agreement import FAILED, STOPPED, verdict_on
+from container.agreement import verdict_on
 from container.errors import PeerFailed
 from container.failure import Failure
 from container.job import Job, Scratch, write_json
-from container.launch.workers import StopHandler
 from container.training.checkpoint_files import LAST
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
+from contracts.program import FAILED, STOPPED, StopHandler
 from testing.jobs import CONFIGURATION, write_checkpoint
 
 DISK_FULL = Failure.from_exception(OSError(28, "No space left on device"), rank=1)

@@ -2,7 +2,6 @@
 
 import json
 import logging
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -20,7 +19,8 @@ from container.model_files import write_model_files
 from container.models.ensemble import Network
 from container.preprocessing.prepared import PreparedData
 from contracts import artifacts
-from contracts.file_systems import copy_folder, move
+from contracts.atomic_files import replace_together
+from contracts.file_systems import copy_folder
 from contracts.other_programs import is_foreign
 from contracts.settings.outcome import ONNX_VARIANTS
 
@@ -47,30 +47,26 @@ def export_model(
     Returns:
         The size in bytes of each file, by its path relative to model/.
     """
-    folder = job.paths.model
-    staging = folder / artifacts.INCOMPLETE
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
     model.eval()
-    torch.save(plain_state(model), staging / artifacts.MODEL_STATE)
-    data.fitted.save(staging)
-    decision.save(staging)
-    if companion is not None:
-        companion.save(staging)
-    if job.hp.text_fields:
-        copy_folder(job.prepared / artifacts.TOKENIZER, staging / artifacts.TOKENIZER)
-    hyperparameters = job.hp.model_dump(mode="json")
-    (staging / artifacts.HYPERPARAMETERS).write_text(json.dumps(hyperparameters, indent=2))
-    torch.save(_model_artifacts(job, model, data), staging / artifacts.MODEL_ARTIFACTS)
-    batches = parity_batches(samples)
-    path = staging / artifacts.MODEL_ONNX
-    report = export_onnx(model, job.hp, path, samples=batches, decision=decision, companion=companion)
-    logger.info("model.onnx: %s", report)
-    add(staging)
-    written = [path for path in sorted(staging.rglob("*")) if path.is_file() and not is_foreign(path)]
-    written.append(write_model_files(staging, written))
-    files = {str(path.relative_to(staging)): path.stat().st_size for path in written}
-    _move_into_place(staging, folder)
+    with replace_together(job.paths.model, _earlier_files(job.paths.model)) as staging:
+        torch.save(plain_state(model), staging / artifacts.MODEL_STATE)
+        data.fitted.save(staging)
+        decision.save(staging)
+        if companion is not None:
+            companion.save(staging)
+        if job.hp.text_fields:
+            copy_folder(job.prepared / artifacts.TOKENIZER, staging / artifacts.TOKENIZER)
+        hyperparameters = job.hp.model_dump(mode="json")
+        (staging / artifacts.HYPERPARAMETERS).write_text(json.dumps(hyperparameters, indent=2))
+        torch.save(_model_artifacts(job, model, data), staging / artifacts.MODEL_ARTIFACTS)
+        batches = parity_batches(samples)
+        path = staging / artifacts.MODEL_ONNX
+        report = export_onnx(model, job.hp, path, samples=batches, decision=decision, companion=companion)
+        logger.info("model.onnx: %s", report)
+        add(staging)
+        written = [path for path in sorted(staging.rglob("*")) if path.is_file() and not is_foreign(path)]
+        written.append(write_model_files(staging, written))
+        files = {str(path.relative_to(staging)): path.stat().st_size for path in written}
     return files
 
 
@@ -112,19 +108,8 @@ def _words(job: Job, model: nn.Module) -> dict[str, object]:
     return {"embedding_mat": embeddings.detach().cpu().clone(), "vocab": vocabulary}
 
 
-def _move_into_place(staging: Path, folder: Path) -> None:
-    """Replace the artifacts of an earlier run.
-
-    The old model.pth is removed first and the new one moved last: if it exists, all other files belong to it.
-    """
+def _earlier_files(folder: Path) -> list[Path]:
+    """Return what an earlier run may have written that this run does not write."""
     graphs = [name(variant) for variant in ONNX_VARIANTS for name in (artifacts.onnx_file, artifacts.head_file)]
     weights = [f"{name}.data" for name in (artifacts.MODEL_ONNX, *graphs)]
-    for name in (artifacts.MODEL_STATE, artifacts.COMPANION, *graphs, *weights):
-        (folder / name).unlink(missing_ok=True)
-    entries = [path for path in staging.iterdir() if not is_foreign(path)]
-    for entry in sorted(entries, key=lambda path: path.name == artifacts.MODEL_STATE):
-        target = folder / entry.name
-        if target.is_dir():
-            shutil.rmtree(target)
-        move(entry, target)
-    shutil.rmtree(staging, ignore_errors=True)
+    return [folder / name for name in (artifacts.COMPANION, artifacts.TOKENIZER, *graphs, *weights)]

@@ -18,8 +18,7 @@ from typing import Any
 
 from pydantic import Field
 
-from container.errors import HostTrouble
-from container.failure import Failure, now
+from container.failure import FailedElsewhere, Failure, now
 from container.hosts.topology import Topology
 from contracts.errors import ContractError
 from contracts.ports import LOOPBACK
@@ -65,7 +64,7 @@ class Control:
 
         Raises:
             ContractError: a host did not connect in time; the message names it and the last step that worked.
-            HostTrouble: another host has already failed.
+            FailedElsewhere: another host has already failed.
         """
         if self.topology.size > 1:
             deadline = time.monotonic() + self._wait
@@ -93,7 +92,7 @@ class Control:
         """Publish, wait until every host has published, and return all values by host, in the order of ranks.
 
         Raises:
-            HostTrouble: a host failed or was lost before it published.
+            FailedElsewhere: a host failed or was lost before it published.
         """
         self.publish(key, value)
         with self._changed:
@@ -109,10 +108,10 @@ class Control:
         return next((Failure(**failure) for failure in failures), None)
 
     def raise_trouble(self) -> None:
-        """Raise HostTrouble if another host failed or was lost."""
+        """Raise FailedElsewhere if another host failed or was lost."""
         failure = self.trouble
         if failure is not None:
-            raise HostTrouble(failure)
+            raise FailedElsewhere(failure)
 
     def fail(self, failure: Failure) -> None:
         """Publish the cause of this host's failure."""

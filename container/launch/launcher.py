@@ -22,11 +22,12 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from container.failure import Failure, now, root_cause
 from container.job import Attempt, Job, Scratch, write_json
-from container.processes import PARENT_PID, die_with_parent, set_up_logging
+from container.processes import set_up_logging
 from container.start import start_command
 from container.training.checkpoint_files import clear_unfinished
 from container.training.stop import LEFT_ALONE
 from contracts.ports import LOOPBACK
+from contracts.program import PARENT_PID, die_with_parent
 
 _DELAY = 1.0  # seconds until the agent notices the end of a worker at the latest; its clock is rounded to this
 _CLOSED = (-signal.SIGTERM, LEFT_ALONE)  # exit codes after the agent's own SIGTERM, which follows the first failure

@@ -16,7 +16,7 @@ from container.failure import Failure
 from container.hosts.control import Control
 from container.hosts.topology import Topology
 from container.job import Fold, Job, Scratch
-from container.launch.workers import StopHandler, Workers
+from container.launch.workers import Workers
 from container.preflight import processes_per_host
 from container.timeline import Timeline
 from container.training.checkpoint_files import LAST, complete_checkpoints
@@ -26,6 +26,7 @@ from contracts.file_systems import copy_folder
 from contracts.hyperparameters import Hyperparameters
 from contracts.other_programs import MARKERS, remove_folder
 from contracts.paths import JobPaths
+from contracts.program import StopHandler
 
 NETWORKS = "networks"  # folder in that of a trial: the other networks with its settings
 _NAME = re.compile(r"(trial|seed|fold)-\d+")  # of a run's folder

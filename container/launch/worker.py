@@ -15,7 +15,7 @@ from container.failure import Failure
 from container.job import Job, Scratch, write_json
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh, init_distributed
-from container.processes import die_with_parent, log_to_file, set_up_logging
+from container.processes import log_to_file, set_up_logging
 from container.results.members import distill, predict_members
 from container.training.cpu_products import choose_matrix_products
 from container.training.job_data import JobData
@@ -24,6 +24,7 @@ from container.training.stop import StopFlag
 from container.training.train import train_and_predict, train_only
 from contracts import artifacts
 from contracts.file_systems import naming_full_disk
+from contracts.program import die_with_parent
 
 logger = logging.getLogger(__name__)
 

@@ -14,17 +14,16 @@ from pathlib import Path
 from types import MappingProxyType
 
 from container.cores import share_of_cores
-from container.errors import HostTrouble, StoppedBeforeTraining
-from container.failure import Failure, now, root_cause
+from container.failure import FailedElsewhere, Failure, now, root_cause
 from container.hosts.control import STOP, Control
 from container.hosts.gpus import cuda_compat
 from container.hosts.network import network_environment
 from container.job import Attempt, Job, Restart, Scratch, write_json
 from container.log_once import log_once
-from container.processes import PARENT_PID
 from container.start import start_command
 from container.training.checkpoint_files import complete_checkpoints
 from contracts.ports import free_port
+from contracts.program import PARENT_PID, StopHandler, Stopped
 from contracts.spelling import counted
 
 logger = logging.getLogger(__name__)
@@ -49,23 +48,19 @@ _POLL = 0.1
 _REPORT_GRACE = 15.0  # seconds that workers have to report a cause after those of another host failed
 
 
-class StopHandler:
+class JobStopHandler(StopHandler):
     """Handle SIGTERM and Ctrl-C on any host, and the failure of another host.
 
     They interrupt the preparation of data. Once workers run, they are only recorded, and `Workers` acts on them.
     """
 
-    def __init__(self) -> None:
-        self.requested = False
-        self.interrupts = True
-        self.trouble: Failure | None = None
+    trouble: Failure | None = None
 
     def __call__(self, *_: object) -> None:
-        if self.trouble is None:
-            self.requested = True
-        if self.interrupts:
-            self.interrupts = False  # a second signal must not interrupt the cleanup after the first
-            raise HostTrouble(self.trouble) if self.trouble is not None else StoppedBeforeTraining
+        interrupts, self.interrupts = self.interrupts, False  # a second signal must not interrupt the cleanup
+        self.requested = self.requested or self.trouble is None
+        if interrupts:
+            raise Stopped if self.trouble is None else FailedElsewhere(self.trouble)
 
 
 class Workers:
@@ -120,7 +115,7 @@ class Workers:
         Every host returns the same.
 
         Raises:
-            HostTrouble: another host was lost, or failed outside its workers.
+            FailedElsewhere: another host was lost, or failed outside its workers.
         """
         job.write()
         number, most = 0, job.hp.max_restarts

@@ -3,7 +3,6 @@
 import json
 import logging
 import math
-import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -22,7 +21,7 @@ from container.planning.catalogue import Catalogue, Instance
 from container.planning.memory import GIB, Memory, job_memory
 from container.planning.speed import JobTime, Layout, Measurements, idle_share, job_time
 from container.planning.workload import Workload
-from container.processes import end_with_parent
+from container.processes import end_with_parent, without_ctrl_c
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
@@ -277,9 +276,8 @@ def all_options(
             context = get_context("spawn")
             pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(jobs,))
             stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # after Ctrl-C, they end with this process
-            before = signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the workers, which inherit it
-            run = pool.map(_options_of, range(len(chosen)))
-            signal.signal(signal.SIGINT, before)
+            with without_ctrl_c():
+                run = pool.map(_options_of, range(len(chosen)))
         for done, options in enumerate(run, start=1):
             found += options
             print(f"planned {done} of {len(chosen)} ways to divide the model", file=sys.stderr, flush=True)

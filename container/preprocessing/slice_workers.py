@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from container.preprocessing.risk_tables import FoldedRisks
 from container.preprocessing.transform import Preprocessor, TransformCounts, Transformed
-from container.processes import end_with_parent
+from container.processes import end_with_parent, without_ctrl_c
 from container.tables.channel_files import TableSlice
 from container.tables.table_file import Origin
 from contracts.errors import ContractError
@@ -95,7 +95,8 @@ class SliceWorkers:
         running: deque[Future[tuple[bytes, TransformCounts]]] = deque()
         try:
             for part in slices:
-                running.append(pool.submit(_work, _to_bytes(part.table), part.first_row, part.origin, settings))
+                with without_ctrl_c():  # the first one starts the processes
+                    running.append(pool.submit(_work, _to_bytes(part.table), part.first_row, part.origin, settings))
                 if len(running) > SLICES_PER_WORKER * self._num_workers:
                     yield _received(running.popleft())
             while running:

@@ -21,18 +21,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NoReturn
 
 from container.errors import ClientGone, DeadlineError
-from container.processes import die_with_parent, end_process
 from container.serving.errors import RequestError, as_request_error
 from container.serving.gunzip import Body
 from contracts.errors import ContractError, first_line
+from contracts.program import FAILED, die_with_parent, end_process, handle_stops
 
 if TYPE_CHECKING:
     from container.serving.runner import Runner
 
 logger = logging.getLogger(__name__)
 
-STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_FAILED = 1
 # Threads need the interpreter again after each system call. Python's default is 5 ms.
 _SWITCH_SECONDS = 0.0005
 _NICE = 5  # the server's process gets a core at once; raising this value needs no privilege
@@ -181,8 +179,7 @@ class ModelProcess:
 
 def _run(folder: Path, control: socket.socket, timeout: float, server: int) -> NoReturn:
     try:
-        for number in STOP_SIGNALS:
-            signal.signal(number, lambda *_: None)  # the server's process decides when this one ends
+        handle_stops(lambda *_: None)  # the server's process decides when this one ends
         die_with_parent(server)
         os.nice(_NICE)
         sys.setswitchinterval(_SWITCH_SECONDS)
@@ -202,7 +199,7 @@ def _run(folder: Path, control: socket.socket, timeout: float, server: int) -> N
     except Exception:
         logger.exception("the model's process failed")
     finally:
-        end_process(_FAILED)
+        end_process(FAILED)
 
 
 def _end_if_it_hangs(runner: "Runner", timeout: float) -> NoReturn:
@@ -218,7 +215,7 @@ def _end_if_it_hangs(runner: "Runner", timeout: float) -> NoReturn:
         seen, seconds = current, seconds + 1 if hangs else 0
     logger.error("the model hangs: a call runs for more than %d s; the stack of each thread follows", seconds - 1)
     faulthandler.dump_traceback()
-    end_process(_FAILED)
+    end_process(FAILED)
 
 
 def _load(folder: Path, control: socket.socket) -> "Runner":
@@ -234,7 +231,7 @@ def _load(folder: Path, control: socket.socket) -> "Runner":
         else:
             logger.exception("the traceback of the model's process")
         _send(control, {"cause": cause, "fix": fix}, io.BytesIO())
-        end_process(_FAILED)
+        end_process(FAILED)
     _send(control, {"sample_lines": [line.decode() for line in runner.sample_lines()]}, io.BytesIO())
     return runner
 
@@ -262,7 +259,7 @@ def _answer(
     except BaseException as error:  # a package's own inference.py may call sys.exit
         if not runner.healthy:
             logger.exception("the model's process failed")
-            end_process(_FAILED)
+            end_process(FAILED)
         refused = as_request_error(error, timeout)
         return {"status": refused.status, "cause": refused.cause, "fix": refused.fix}, io.BytesIO()
 

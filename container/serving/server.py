@@ -3,14 +3,10 @@
 import logging
 import os
 import resource
-import signal
-import sys
-import threading
 import time
 from argparse import ArgumentTypeError
 from collections.abc import Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from waitress import wasyncore
@@ -27,16 +23,16 @@ from container.serving.connections import (
     is_busy,
     open_channels,
 )
-from container.serving.model_process import MORE_THREADS, STOP_SIGNALS, ModelProcess
+from container.serving.model_process import MORE_THREADS, ModelProcess
 from contracts.declaration import checked_number
 from contracts.errors import ContractError
+from contracts.program import COMPLETED, FAILED, StopHandler, Stopped, handle_stops
 from contracts.serving import PORT, PORT_VARIABLE, VARIABLE_PREFIX, ServingSettings
 from contracts.spelling import did_you_mean
 from contracts.value_types import Port
 
 logger = logging.getLogger(__name__)
 
-STOPPED, FAILED = 0, 1
 _REFUSE_SECONDS = 2.0  # to send responses 503 after the grace time
 _SPARE_THREADS = 4  # respond to requests beyond SERVING_CONCURRENCY, and to requests other than /invocations
 _LEAST_CONNECTIONS = 1000  # a health check must be able to connect while many clients wait
@@ -63,11 +59,11 @@ def serve(model: Path, *, port: int | None = None, address: str = "0.0.0.0") -> 
     """
     set_up_logging()
     logging.getLogger("waitress").setLevel(logging.ERROR)
-    for number in STOP_SIGNALS:  # while the model is loaded
-        signal.signal(number, _exit)
     _, most_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most_files, most_files))  # a request in progress takes two or three
     began = time.monotonic()
+    stop = StopHandler()
+    handle_stops(stop)
     try:
         settings = ServingSettings.from_environment(os.environ)
         port = _checked_port(port, os.environ)
@@ -76,6 +72,9 @@ def serve(model: Path, *, port: int | None = None, address: str = "0.0.0.0") -> 
         application = Application(process, settings)
         sockets: dict[int, Any] = {}
         server = _open(application, sockets, settings, address=address, port=port)
+        stop.interrupts = False
+    except Stopped:
+        return COMPLETED
     except ContractError as error:
         logger.error("%s", error)
         return FAILED
@@ -86,7 +85,7 @@ def serve(model: Path, *, port: int | None = None, address: str = "0.0.0.0") -> 
         time.monotonic() - began,
         available_cores(),
     )
-    _serve_until_signal(server, process, sockets, settings.serving_timeout_seconds)
+    _serve_until(stop, server, process, sockets, most_seconds=settings.serving_timeout_seconds)
     failed = not process.healthy
     if failed:
         logger.error("%s", process.end_cause())
@@ -96,7 +95,7 @@ def serve(model: Path, *, port: int | None = None, address: str = "0.0.0.0") -> 
     application.draining = True
     _drain(server, process, sockets, settings.serving_grace_seconds)
     logger.info("stopped; %s", application.summary())
-    return FAILED if failed else STOPPED
+    return FAILED if failed else COMPLETED
 
 
 def _warn_about_unknown_settings(environment: Mapping[str, str]) -> None:
@@ -170,13 +169,12 @@ def _connection_limit(concurrency: int) -> int:
     return min(max(_LEAST_CONNECTIONS, 4 * concurrency + 100), (descriptors - reserved) // _PER_CONNECTION)
 
 
-def _serve_until_signal(server: Server, process: ModelProcess, sockets: dict[int, Any], most_seconds: float) -> None:
+def _serve_until(
+    stop: StopHandler, server: Server, process: ModelProcess, sockets: dict[int, Any], *, most_seconds: float
+) -> None:
     """Serve until a signal or the end of the model's process; refuse requests that take too long to arrive."""
-    stop = threading.Event()
     checked = time.monotonic()
-    for number in STOP_SIGNALS:
-        signal.signal(number, lambda *_: stop.set())
-    while not stop.is_set() and process.healthy:
+    while not stop.requested and process.healthy:
         _poll(server, sockets)
         if time.monotonic() - checked > _CHECK_SECONDS:
             checked = time.monotonic()
@@ -226,7 +224,3 @@ def _accept_backlog(server: Server) -> None:
     while known < len(open_channels(server)) and server.readable():
         known = len(open_channels(server))
         server.handle_accept()
-
-
-def _exit(_number: int, _frame: FrameType | None) -> None:
-    sys.exit(STOPPED)

@@ -7,14 +7,13 @@ import difflib
 import logging
 import os
 import shutil
-import signal
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from fnmatch import fnmatch
 from importlib import import_module
 from pathlib import Path, PurePath
-from types import FrameType
 from typing import Any
 
 from container.failure import Failure, write_failure
@@ -25,7 +24,9 @@ from contracts.atomic_files import temporary_path
 from contracts.errors import ContractError
 from contracts.file_systems import naming_full_disk
 from contracts.input_files import exists, expected_content, files_below, read_as, read_object
+from contracts.other_programs import UNFINISHED_OUTPUT
 from contracts.paths import SETTINGS_FILE
+from contracts.program import COMPLETED, FAILED
 from contracts.spelling import did_you_mean, letters
 from contracts.step_contract import (
     ProcessingSettings,
@@ -64,7 +65,6 @@ PROGRAMS = {
     "package": "container.steps.packaging",
     "payload": "container.steps.payload",
 }
-COMPLETED, FAILED, STOPPED = 0, 1, 128 + signal.SIGTERM
 assert PROGRAMS.keys() == PROCESSING_STEPS.keys(), "every processing job has a program"
 
 
@@ -102,10 +102,9 @@ class StepRun:
 
 
 def run_step(command: str, root: Path, arguments: Mapping[str, str], environment: Mapping[str, str]) -> int:
-    """Run the program of `command` under `root`; return 0 (completed), 1 (failed) or 143 (stopped by SIGTERM).
+    """Run the program of `command` under `root`; return 0 (completed) or 1 (failed).
 
-    The first line of output/message is the cause of a failure. Outputs of an earlier run, and of a failed one, are
-    removed, so that no other step reads incomplete outputs.
+    The first line of output/message is the cause of a failure. No other step reads incomplete outputs.
 
     Args:
         command: a key of PROGRAMS.
@@ -126,25 +125,20 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
     set_up_logging()
     if os.getuid() == 0:
         os.umask(0)  # so that the user outside the container can read and remove its files
-    signal.signal(signal.SIGTERM, _stop)  # process 1 of a container ignores SIGTERM by default
     contract = PROCESSING_STEPS[command]
     message = message_file(root)
     message.unlink(missing_ok=True)
     try:
-        _remove_outputs(contract, root)
-        settings = contract.settings.from_environment(_variables(contract, root, environment))
-        if isinstance(settings, ProcessingSettings) and settings.data_key:
-            logger.info("data key: %s", settings.data_key)
-        if _all_files_are_elsewhere(contract, root):
-            logger.info("%s: no input file with data was assigned to this host.", contract.name)
-            return COMPLETED
-        with naming_full_disk(root):
-            _run(command, contract, root, settings, arguments)
-        _check_outputs(contract, root)
-    except SystemExit:
-        _remove_outputs(contract, root)
-        logger.info("%s was stopped.", contract.name)
-        return STOPPED
+        with _whole_outputs(contract, root):
+            settings = contract.settings.from_environment(_variables(contract, root, environment))
+            if isinstance(settings, ProcessingSettings) and settings.data_key:
+                logger.info("data key: %s", settings.data_key)
+            if _all_files_are_elsewhere(contract, root):
+                logger.info("%s: no input file with data was assigned to this host.", contract.name)
+                return COMPLETED
+            with naming_full_disk(root):
+                _run(command, contract, root, settings, arguments)
+            _check_outputs(contract, root)
     except Exception as error:
         failure = Failure.from_exception(error)
         if isinstance(error, ContractError):
@@ -241,6 +235,24 @@ def _check_outputs(contract: StepContract, root: Path) -> None:
             assert any(folder.path(root).glob(pattern)), f"{contract.name} wrote no {pattern} into {folder.name}"
 
 
+@contextmanager
+def _whole_outputs(contract: StepContract, root: Path) -> Iterator[None]:
+    """Remove the outputs of an earlier run, and those of the block if it fails; a kill leaves them marked."""
+    markers = [folder.path(root) / UNFINISHED_OUTPUT for folder in contract.outputs]
+    try:
+        for marker in markers:
+            marker.parent.mkdir(parents=True, exist_ok=True)
+            marker.touch()
+        _remove_outputs(contract, root)
+        yield
+    except BaseException:
+        _remove_outputs(contract, root)
+        raise
+    finally:
+        for marker in markers:
+            marker.unlink(missing_ok=True)
+
+
 def _remove_outputs(contract: StepContract, root: Path) -> None:
     """Remove complete and incomplete files of the outputs, and no other file in their folders."""
     for folder in contract.outputs:
@@ -251,7 +263,3 @@ def _remove_outputs(contract: StepContract, root: Path) -> None:
                     shutil.rmtree(path, ignore_errors=True)
                 else:
                     path.unlink(missing_ok=True)
-
-
-def _stop(_number: int, _frame: FrameType | None) -> None:
-    raise SystemExit(STOPPED)

@@ -42,7 +42,7 @@ def send_results(paths: JobPaths, hp: Hyperparameters, *, stopping: Callable[[],
 def send_in_process(arguments: Sequence[str], *, stopping: Callable[[], bool], limit: float) -> str | None:
     """Run `track` with these arguments in another process; return why it did not send everything, or None."""
     try:
-        process = subprocess.Popen([sys.executable, *_TRACK, *arguments], cwd=_CODE)
+        process = subprocess.Popen([sys.executable, *_TRACK, *arguments], cwd=_CODE, start_new_session=True)
     except OSError as error:
         return f"the process did not start: {error}"
     deadline = time.monotonic() + limit

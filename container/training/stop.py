@@ -6,9 +6,10 @@ import threading
 import time
 from pathlib import Path
 
-LEFT_ALONE = 128 + signal.SIGTERM  # exit code of a worker that ended because another one had failed
+from contracts.program import STOP_SIGNALS, STOPPED, handle_stops
+
+LEFT_ALONE = STOPPED  # exit code of a worker that ended because another one had failed
 _REPORT_GRACE = 2.0  # seconds
-_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
 
 class StopFlag:
@@ -25,14 +26,13 @@ class StopFlag:
         """
         reader, writer = os.pipe()
         os.set_blocking(writer, False)
-        for number in _SIGNALS:
-            signal.signal(number, lambda *_: None)
+        handle_stops(lambda *_: None)
         # The signal number is written to the pipe at once; a Python handler would wait for the main thread.
         signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
 
         def wait() -> None:
             while True:
-                if os.read(reader, 1)[0] not in _SIGNALS:
+                if os.read(reader, 1)[0] not in STOP_SIGNALS:
                     continue
                 if not stop_file.exists():
                     time.sleep(_REPORT_GRACE)

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from container.errors import MemberFailed, StoppedBeforeTraining
-from container.failure import Failure
+from container.failure import FailedElsewhere, Failure
 from container.job import Fold, Member
 from container.launch.run_queue import Run, RunQueue, Shares, show_curves
 from container.preprocessing.prepared import PreparedData
@@ -17,6 +16,7 @@ from container.training.state import EarlyStopping, TrainingState, is_finished
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
+from contracts.program import Stopped
 
 logger = logging.getLogger(__name__)
 
@@ -61,8 +61,8 @@ def train_members(
 
     Raises:
         ContractError: a network was trained with other settings or data.
-        MemberFailed: a network could not be trained.
-        StoppedBeforeTraining: stopped on request; the same command goes on.
+        FailedElsewhere: a network could not be trained.
+        Stopped: stopped on request; the same command goes on.
     """
     planned = [_planned(paths, hp, i) for i in range(hp.num_members)]
     if first is not None:
@@ -82,7 +82,7 @@ def train_members(
         )  # fmt: skip
     try:
         _train(missing, RunQueue(shares, shown=shares.parallel == 1), prepared)  # the lines of several would mix
-    except StoppedBeforeTraining as stopped:
+    except Stopped as stopped:
         finished = sum(each.is_finished for each in planned)
         stopped.where = f"{finished} of {len(planned)} networks are trained"
         raise
@@ -134,10 +134,10 @@ def _train(missing: Sequence[_Planned], queue: RunQueue, prepared: PreparedData)
 
 
 def _end(run: Run, planned: _Planned) -> None:
-    """Log the result of a run that has ended; raise MemberFailed if it has none."""
+    """Log the result of a run that has ended; raise FailedElsewhere if it has none."""
     name, state = planned.folder.name, planned.state
     if not run.completed or state is None:
         failure = run.failure or Failure("the workers ended without a result", "Read the log.")
-        raise MemberFailed(replace(failure, cause=f"{failure.cause} [{name}]"))
+        raise FailedElsewhere(replace(failure, cause=f"{failure.cause} [{name}]"))
     value = "never defined" if state.best_value is None else f"{state.best_value:.6g}"
     logger.info("%s: %s=%s after %d steps", name, planned.hp.early_stop_metric, value, state.step)

@@ -13,7 +13,6 @@ from typing import Any
 from tqdm import tqdm
 
 from container.decision.val_labels import check_val_labels
-from container.errors import StoppedBeforeTraining
 from container.evaluation.metrics import check_defined
 from container.launch.run_queue import Run, RunQueue, Shares, remove_run
 from container.preflight import choose_trial_settings
@@ -29,6 +28,7 @@ from contracts.hyperparameters import Hyperparameters
 from contracts.other_programs import remove_folder
 from contracts.paths import JobPaths
 from contracts.presets import DataFacts, class_totals
+from contracts.program import Stopped
 from contracts.tuning_space import describe_space, most_epochs, most_validations, space_of, trial_settings
 
 logger = logging.getLogger(__name__)
@@ -60,7 +60,7 @@ def search(paths: JobPaths, hp: Hyperparameters, given: GivenSettings, *, num_gp
 
     Raises:
         ContractError: no trial has a result, the search is of other data or another space, or max_hours is too short.
-        StoppedBeforeTraining: stopped on request; the same command continues the search.
+        Stopped: stopped on request; the same command continues the search.
     """
     assert hp.tuning is not None
     if not hp.resume:
@@ -212,7 +212,7 @@ class Search:
             running.measure_time()
         self._study.save()
         self._bar.close()
-        if isinstance(error, StoppedBeforeTraining):
+        if isinstance(error, Stopped):
             error.where = f"the search has {self._study.finished} of {self._tuning.trials} trials"
 
     def run_trials(self) -> Trial:

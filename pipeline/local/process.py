@@ -3,20 +3,17 @@
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
 from contracts.file_systems import link_folder, link_or_copy
 from contracts.paths import DEFAULT_ROOT, SETTINGS_FILE, JobPaths
+from contracts.program import PARENT_PID
 from contracts.step_contract import StepContract, message_file
 from contracts.steps import STEPS
-from pipeline.local import with_parent
 from pipeline.local.cache import REPOSITORY, StepDirectory
 from pipeline.local.docker import start_container
 from pipeline.plan import StepPlan
@@ -132,8 +129,8 @@ def start_program(arguments: Sequence[str], variables: Mapping[str, str], log: I
     kept = {name: value for name, value in os.environ.items() if name not in named}
     kept["PYTHONPATH"] = os.pathsep.join(part for part in (str(REPOSITORY), kept.get("PYTHONPATH", "")) if part)
     return subprocess.Popen(
-        [sys.executable, with_parent.__file__, str(os.getpid()), sys.executable, "-m", "container", *arguments],
-        env={**kept, **variables},
+        [sys.executable, "-m", "container", *arguments],
+        env={**kept, **variables, PARENT_PID: str(os.getpid())},
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,
@@ -144,8 +141,7 @@ def start_program(arguments: Sequence[str], variables: Mapping[str, str], log: I
 def finish(process: subprocess.Popen) -> int:
     """Wait for the end of a process, and return its exit code; an interrupt stops it, with time to save its state."""
     try:
-        with _terminating_raises():
-            return process.wait()
+        return process.wait()
     except KeyboardInterrupt:
         process.terminate()
         try:
@@ -154,18 +150,6 @@ def finish(process: subprocess.Popen) -> int:
             process.kill()
             process.wait()
         raise
-
-
-@contextmanager
-def _terminating_raises() -> Iterator[None]:
-    def interrupt(_number: int, _frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 def _cause(contract: StepContract, directory: StepDirectory, exit_code: int) -> str:

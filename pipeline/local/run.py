@@ -14,6 +14,7 @@ from contracts.errors import ContractError
 from contracts.file_systems import alone_in, naming_full_disk
 from contracts.fingerprint import ContentDigests, Fingerprint
 from contracts.input_files import files_below, read_json
+from contracts.program import COMPLETED, FAILED
 from contracts.step_contract import StepContract
 from contracts.steps import (
     BATCH_SCORE,
@@ -129,9 +130,6 @@ def _line(name: str, state: str, took: str = "", note: str = "") -> str:
     return f"{name:26s} {state:8s} {took:>8s}  {note}".rstrip()
 
 
-COMPLETED, NOT_REGISTERED, STOPPED = 0, 1, 130
-
-
 def run(config: PipelineConfig, root: Path, *, image: str | None = None) -> int:
     """Run the pipeline under `root`; take steps whose inputs have not changed from the cache.
 
@@ -139,8 +137,7 @@ def run(config: PipelineConfig, root: Path, *, image: str | None = None) -> int:
         image: of the containers that run the steps; None: processes do.
 
     Returns:
-        0 registered (now or before), 1 a step failed or the condition does not hold, 130 stopped: the same command
-        continues.
+        0 registered (now or before), 1 a step failed or the condition does not hold.
 
     Raises:
         ContractError: the configuration is refused, an input or the image is missing, or another run uses `root`.
@@ -158,9 +155,6 @@ def run(config: PipelineConfig, root: Path, *, image: str | None = None) -> int:
         state = Run(config, plan, root, digests, code, image)
         try:
             return _run(state)
-        except KeyboardInterrupt:
-            print("\nStopped. Run the same command to continue.", file=sys.stderr)
-            return STOPPED
         finally:
             digests.save()
 
@@ -186,7 +180,7 @@ def name_engine(config: PipelineConfig) -> None:
 
 def _run(state: Run) -> int:
     began = time.monotonic()
-    exit_code, failure = NOT_REGISTERED, None
+    exit_code, failure = FAILED, None
     try:
         for contract in state.plan.before_condition:
             run_or_reuse(state, contract)

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from contracts.program import open_standard_streams
 from testing.fuzz import carriers, checkpoints, hyperparameters, packages, steps, tables, weights
 from testing.fuzz.outcome import Case, Outcome, product_frame, rng_of
 
@@ -41,6 +42,7 @@ def main(kind: str, index: int, *, seed: int, folder: str, model: str, whole: bo
     log = os.open(place / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     for number in (1, 2):
         os.dup2(log, number)
+    open_standard_streams()
     faulthandler.enable(2)
     faulthandler.dump_traceback_later(max(seconds - 2, 1), file=2)
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -6,7 +6,7 @@ import subprocess
 from collections.abc import Iterator, Mapping
 
 from container import supervisor
-from container.__main__ import main
+from container.commands import main
 from container.failure import Failure
 from container.job import Job
 from container.launch.workers import Workers

@@ -20,7 +20,7 @@ from container.decision.decision import Decision
 from container.errors import NotMade
 from container.evaluation import bootstrap
 from container.evaluation.bootstrap import estimate_metrics
-from container.export.artifacts import _move_into_place
+from container.export.artifacts import _earlier_files
 from container.export.onnx import check_parity, export_onnx, feed_of
 from container.export.variants import write_fused, write_int8
 from container.models.build import build_classifier
@@ -29,6 +29,7 @@ from container.results import companion as in_job
 from container.results.companion import Combined, add_companion
 from container.results.onnx_graphs import measure_costs
 from container.training.job_data import JobData
+from contracts.atomic_files import replace_together
 from testing.companions import FIELD, Split, fitted, rows, without_meaning
 from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 from tests.export.test_variants import run
@@ -182,8 +183,8 @@ def test_a_saved_companion_is_the_same_when_it_is_loaded(made, tmp_path):
 
 def test_the_companion_of_an_earlier_run_is_removed(tmp_path):
     (tmp_path / "companion.onnx").touch()
-    (tmp_path / "staging").mkdir()
-    _move_into_place(tmp_path / "staging", tmp_path)
+    with replace_together(tmp_path, _earlier_files(tmp_path)):
+        pass
     assert not list(tmp_path.iterdir())
 
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from container.__main__ import _parser as container_parser
+from container.commands import _parser as container_parser
 from container.hosts.control import ControlSettings
 from container.planning.catalogue import _Entry
 from contracts.declaration import number_limits
@@ -20,7 +20,7 @@ from contracts.metrics_settings import ModelMetricsSettings
 from contracts.serving import ServingSettings
 from contracts.steps import STEPS
 from contracts.tuning import Tuning
-from pipeline.__main__ import _parser as pipeline_parser
+from pipeline.commands import _parser as pipeline_parser
 from pipeline.config_types import Section
 from testing.jobs import CONFIGURATION, REPOSITORY
 

@@ -5,7 +5,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from container.__main__ import main
+from container.commands import main
 from container.decision.decision import Decision
 from container.evaluation.bootstrap import Scores, paired_differences
 from container.evaluation.predictions import SplitPredictions, write_predictions

@@ -13,8 +13,7 @@ import time
 
 import pytest
 
-from container.errors import HostTrouble
-from container.failure import Failure
+from container.failure import FailedElsewhere, Failure
 from container.hosts import control as control_module
 from container.hosts.control import Control
 from container.hosts.network import _efa_environment, check_interfaces, network_environment
@@ -155,7 +154,7 @@ def test_a_host_that_fails_ends_the_wait_of_the_others_with_its_cause(together):
         lambda control: control.fail(Failure("no such column")) if control is failing else control.gather("x", 1)
     )
     for host in (HOSTS[0], HOSTS[2]):
-        assert isinstance(results[host], HostTrouble)
+        assert isinstance(results[host], FailedElsewhere)
         assert results[host].failure.cause == "no such column"
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from container.__main__ import main
+from container.commands import main
 from container.predictor import Predictor
 from container.results.finish import init_warnings
 from contracts.hyperparameter_files import parse_hyperparameters

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.init_tables import SHARED
-from container.__main__ import main
+from container.commands import main
 from container.preprocessing.prepare import prepare_data
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.paths import JobPaths

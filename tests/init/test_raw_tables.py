@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
-from container.__main__ import main
+from container.commands import main
 from container.tables.part_files import open_tables
 from container.tables.reading import Reading
 from contracts.paths import SPLITS, JobPaths

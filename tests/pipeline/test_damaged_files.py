@@ -5,7 +5,7 @@ import json
 import pytest
 
 from contracts.errors import ContractError
-from pipeline.__main__ import main
+from pipeline.commands import main
 from pipeline.local.registry import PACKAGE_FILE, LocalRegistry
 from testing.pipelines import CONFIG, write_config
 

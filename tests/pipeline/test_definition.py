@@ -101,7 +101,7 @@ def test_part_files_are_sharded_over_instances_unless_the_split_needs_all_rows(w
 def test_another_process_prints_the_same_bytes_and_makes_no_aws_calls(tmp_path, full):
     path = write_config(tmp_path, everything().model_dump(mode="json", exclude_none=True))
     code = (
-        "import sys; from testing.pipelines import loopback_only; from pipeline.__main__ import main\n"
+        "import sys; from testing.pipelines import loopback_only; from pipeline.commands import main\n"
         f"with loopback_only(): sys.exit(main(['definition', '--config', {str(path)!r}]))"
     )
     environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}

@@ -23,13 +23,13 @@ from botocore.exceptions import (
 )
 
 from contracts.errors import ContractError
-from pipeline.__main__ import _pairs, main
 from pipeline.aws import deploy
 from pipeline.aws.definition import definition
 from pipeline.aws.deploy import parse_overrides, registered_metric, start, upsert
 from pipeline.aws.errors import aws_errors
 from pipeline.aws.resolve import aws_plan
 from pipeline.aws.session import sagemaker_sdk
+from pipeline.commands import _pairs, main
 from pipeline.config_aws import Aws, Training
 from testing.jobs import run_python
 from testing.pipelines import AWS, EVERYTHING, all_steps, configuration, everything, tuned, wide, write_config
@@ -438,7 +438,7 @@ def test_a_command_without_the_sdk_says_how_to_install_it(command, tmp_path):
     code = (
         "import sys\n"
         "for name in ('boto3', 'botocore', 'sagemaker'): sys.modules[name] = None\n"
-        f"from pipeline.__main__ import main; sys.exit(main([{command!r}, '--config', {str(file)!r}]))"
+        f"from pipeline.commands import main; sys.exit(main([{command!r}, '--config', {str(file)!r}]))"
     )
     ended = run_python(code)
     assert ended.returncode == 1

@@ -1,6 +1,7 @@
 """Tests of `python -m container plan` and of what it estimates."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -12,7 +13,7 @@ import torch
 
 from benchmarks.encoders import BASE, LARGE, SMALL, TINY, build_model, chats, hyperparameters
 from benchmarks.plan import Case, measured, predicted
-from container.__main__ import main
+from container.commands import main
 from container.parallel.degrees import ParallelDegrees
 from container.planning.calibrate import from_check
 from container.planning.catalogue import Catalogue
@@ -268,20 +269,22 @@ def test_results_without_a_gpu_are_refused(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_plan_that_is_stopped_prints_no_traceback(tmp_path):
+def test_a_ctrl_c_during_a_plan_in_several_processes_prints_one_line(tmp_path):
     file = tmp_path / "given.json"
     file.write_text(json.dumps(SETTINGS))
     options = ["--root", str(tmp_path), "--hyperparameters", str(file), "--rows", "10", "--tokens", "10"]
     command = [sys.executable, "-m", "container", "plan", *options]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, start_new_session=True
+    )
     assert process.stderr is not None
     line = process.stderr.readline()
     assert line.startswith("planned 1 of ")
-    process.send_signal(signal.SIGTERM)
+    os.killpg(process.pid, signal.SIGINT)
     _, printed = process.communicate(timeout=60)
-    assert "Traceback" not in printed
-    assert "stopped on request" in printed
-    assert process.returncode == 130
+    lines = [line for line in printed.splitlines() if not line.startswith("planned ")]
+    assert lines == ["stopped on request; run the same command again"]
+    assert process.returncode == 143
 
 
 def test_a_gpu_without_code_in_the_image_fits_nothing(tmp_path):

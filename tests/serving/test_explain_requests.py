@@ -16,6 +16,7 @@ from container.predictor import Predictor
 from container.serving.batching import BatchingQueue
 from container.serving.errors import RequestError
 from container.serving.requests import asked_in_header, read_question, read_request
+from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, ServingSettings
 from testing.jobs import table
 from testing.serving import serving
@@ -214,10 +215,10 @@ def test_predicted_files_get_a_column_of_reasons(calibrated_job, tmp_path, expec
 
 
 @pytest.mark.slow
-def test_predict_names_an_unknown_level(calibrated_job, tmp_path, capsys):
+def test_predict_names_an_unknown_level(calibrated_job, tmp_path):
     table(4, seed=9).to_csv(tmp_path / "in.csv", index=False)
-    assert predict(calibrated_job.model, [tmp_path / "in.csv"], tmp_path / "out.csv", level="rows") == 1
-    assert "column, text, word" in capsys.readouterr().err
+    with pytest.raises(ContractError, match="column, text, word"):
+        predict(calibrated_job.model, [tmp_path / "in.csv"], tmp_path / "out.csv", level="rows")
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from container.__main__ import main
+from container.commands import main
 from contracts.steps import SIGNATURE
 from testing.table_jobs import table, write_table
 

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from container.__main__ import main
+from container.commands import main
 from container.tables.object_columns import class_of, column_of, common_type
 from container.tables.part_files import PartFiles, open_tables
 from container.tables.reading import Reading

@@ -15,7 +15,7 @@ from contextlib import closing
 import numpy as np
 import pytest
 
-from container.__main__ import main
+from container.commands import main
 from container.predictor import Predictor
 from container.tracking import send as sending
 from container.tracking.process import send_results

@@ -9,10 +9,10 @@ import pandas as pd
 import pytest
 from transformers import LongformerConfig, LongformerModel
 
-from container.__main__ import main
+from container.commands import main
 from container.supervisor import train
 from contracts.paths import CHANNEL_ALIASES
-from pipeline.__main__ import main as pipeline
+from pipeline.commands import main as pipeline
 from testing.jobs import (
     NO_DROPOUT,
     failure_line,

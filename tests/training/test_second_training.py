@@ -2,7 +2,7 @@
 
 import pytest
 
-from container.__main__ import main
+from container.commands import main
 from testing.jobs import NO_DROPOUT, run_train, write_hyperparameters, write_job
 
 pytestmark = pytest.mark.slow

@@ -13,8 +13,8 @@ import torch
 from container import supervisor
 from container.data.loader import step_batches
 from container.data.sampler import BatchPlan
-from container.errors import MemberFailed, StopAgreed, StoppedBeforeTraining
-from container.failure import Failure
+from container.errors import StopAgreed
+from container.failure import FailedElsewhere, Failure
 from container.job import Job, Member, Scratch
 from container.launch import run_queue
 from container.launch.run_queue import Shares
@@ -37,6 +37,7 @@ from contracts.errors import ContractError
 from contracts.hyperparameter_files import choose_settings, load_hyperparameters, parse_hyperparameters, read_settings
 from contracts.monitored_metric import MonitoredMetric
 from contracts.paths import JobPaths
+from contracts.program import Stopped
 from testing.jobs import (
     CONFIGURATION,
     NO_DROPOUT,
@@ -65,7 +66,7 @@ def predictions(paths, split="test"):
 
 def test_a_job_that_starts_over_removes_every_checkpoint_before_it_trains(tmp_path, monkeypatch):
     def failing(*_, **__):
-        raise MemberFailed(Failure("it diverged", ""))
+        raise FailedElsewhere(Failure("it diverged", ""))
 
     paths = write_job(tmp_path, overrides={**JOB, "ensemble": 2, "ensemble_model": "distill", "resume": False})
     checkpoints = [folder / "epoch=0-step=8.ckpt" for folder in (paths.checkpoints, paths.ensemble / "seed-42")]
@@ -556,7 +557,7 @@ def test_networks_train_side_by_side_on_gpus_of_their_own(monkeypatch, tmp_path)
 
 def test_a_network_that_cannot_be_trained_ends_the_job_with_its_cause_and_stops_the_others(monkeypatch, tmp_path):
     runs = Runs(fails="fold-0")
-    with pytest.raises(MemberFailed) as failed:
+    with pytest.raises(FailedElsewhere) as failed:
         trained_by(runs, monkeypatch, tmp_path, num_gpus=2, cross_fit=3)
     assert failed.value.failure.cause == "lr: the loss is not finite [fold-0]"
     assert failed.value.failure.fix == "Lower lr."
@@ -566,10 +567,10 @@ def test_a_network_that_cannot_be_trained_ends_the_job_with_its_cause_and_stops_
 
 def test_a_stopped_ensemble_says_how_many_networks_are_trained(monkeypatch, tmp_path):
     def stop(_):
-        raise StoppedBeforeTraining
+        raise Stopped
 
     runs = Runs()
-    with pytest.raises(StoppedBeforeTraining) as stopped:
+    with pytest.raises(Stopped) as stopped:
         trained_by(runs, monkeypatch, tmp_path, num_gpus=0, sleep=stop, ensemble=3)
     assert stopped.value.where == "0 of 3 networks are trained"
     assert runs.made[0].stopped

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from container.__main__ import main
+from container.commands import main
 from container.job import Job, Scratch
 from container.training.checkpoint_files import complete_checkpoints
 from container.training.job_data import JobData
