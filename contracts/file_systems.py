@@ -25,9 +25,7 @@ _FIX = "Free space, or use a larger volume."
 LOCK = ".lock"
 _POLL = 0.1  # seconds
 # Messages without the system's error: of torch's zip writer, which counts its bytes; of tokenizers and safetensors.
-_FULL = re.compile(
-    r"^\[enforce fail at [^]]*inline_container[^]]*\] \. (unexpected pos|PytorchStreamWriter)|\(os error 28\)$"
-)
+_FULL = re.compile(r"^\[enforce fail at [^]]*inline_container[^]]*\] \. unexpected pos|\(os error 28\)$")
 
 
 def sync_folder(folder: Path) -> None:
