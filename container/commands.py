@@ -188,6 +188,8 @@ _READ_FORMATS = f"{', '.join(OF_SUFFIX)}, gzipped or not"
 def _add_reading_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--delimiter", metavar="SIGN", help="of text files (default: found)")
     command.add_argument("--encoding", metavar="NAME", help="of text files that are not UTF-8 (default: found)")
+    about = "backslash: \\n in a cell of a text file is a line break, as databases write (default: found)"
+    command.add_argument("--escapes", choices=("backslash", "none"), help=about)
     command.add_argument("--sheet", metavar="NAME", help="of workbooks (default: the first)")
 
 

@@ -62,7 +62,9 @@ def find_dialect(
     notes += [f"read with delimiter {delimiter!r}; {rival!r} divides every row as well: --delimiter {rival!r}"] * bool(
         rival
     )
-    has_escapes = delimiter == "\t" and _NULL.search(data.data) is not None
+    has_escapes = reading.escapes == "backslash"
+    if reading.escapes is None:
+        has_escapes = delimiter == "\t" and _NULL.search(data.data) is not None
     return Dialect(found.name, delimiter, has_escapes), notes
 
 

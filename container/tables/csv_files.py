@@ -57,7 +57,8 @@ class File(TableFile):
         facts += ["backslash escapes, no quotes"] if found.has_escapes else []
         self.notes += [*([f"read with {', '.join(facts)}"] if facts else []), *notes]
         is_found = not found.encoding.startswith("utf-8")
-        self.found = Reading(found.delimiter, found.encoding if is_found else None)
+        escapes = "backslash" if found.has_escapes else self.reading.escapes
+        self.found = Reading(found.delimiter, found.encoding if is_found else None, escapes=escapes)
         return found
 
     @cached_property

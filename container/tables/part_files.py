@@ -167,6 +167,9 @@ def open_part_files(
         raise ContractError(f"{full[0]}: the file is empty", "Write at least one row.")
     sources = list(_opened(full, signature, reading, scratch))
     schemas = {source.path: source.fields() for source in sources}
+    if reading is not None and len({source.found.escapes for source in sources}) > 1:  # some files have no null
+        sources = list(_opened(full, signature, replace(reading, escapes="backslash"), scratch))
+        schemas = {source.path: source.fields() for source in sources}
     filled = {path: schema.names for path, schema in schemas.items() if schema.names}
     if not filled:
         raise ContractError(f"{full[0]}: the file has no rows", "Write an array of objects, or one object per line.")

@@ -15,7 +15,7 @@ _TABS = {r"\t": "\t", "tab": "\t"}  # as a shell passes them
 
 @dataclass(frozen=True)
 class Reading:
-    """How the files of a table are read; None: as their content shows.
+    r"""How the files of a table are read; None: as their content shows.
 
     `init` writes the facts to input/config/reading.json, and `predict` and `init` read them from there. An option has
     precedence. A new fact is a field here with the default None, and an option of the same name in the command line.
@@ -24,11 +24,13 @@ class Reading:
         delimiter: of text files.
         encoding: of text files, a name of Python's codecs.
         sheet: of a workbook.
+        escapes: of text files: "backslash" (no quotes, and \n is a line break, as databases write) or "none".
     """
 
     delimiter: str | None = None
     encoding: str | None = None
     sheet: str | None = None
+    escapes: str | None = None
 
     @classmethod
     def of(cls, options: Any, paths: JobPaths | None = None) -> Self:

@@ -156,6 +156,15 @@ def test_a_null_and_the_escapes_of_a_database_are_read(tmp_path):
     assert rows(path, tmp_path) == [{"id": None, "note": "a\\tb"}]
 
 
+def test_files_of_one_table_have_the_same_escapes_and_an_option_names_them(tmp_path):
+    saved(tmp_path, "1.tsv", "id\tnote\n1\ta\\nb\n2\t\\N\n")
+    path = saved(tmp_path, "2.tsv", "id\tnote\n3\tc\\nd\n")
+    assert [row["note"] for row in rows(tmp_path, tmp_path)] == ["a\nb", None, "c\nd"]
+    assert rows(path, tmp_path) == [{"id": "3", "note": "c\\nd"}]
+    assert rows(path, tmp_path, escapes=opened(tmp_path, tmp_path).found.escapes)[0]["note"] == "c\nd"
+    assert [row["note"] for row in rows(tmp_path, tmp_path, escapes="none")] == ["a\\nb", None, "c\\nd"]
+
+
 def test_a_text_file_beside_tables_is_no_table(tmp_path):
     saved(tmp_path, "README.txt", "How to read this")
     saved(tmp_path, "a.csv", "a,b\n1,2\n")
