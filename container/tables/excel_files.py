@@ -46,7 +46,7 @@ class File(TableFile):
     @cached_property
     def _table(self) -> tuple[list[str], list[list[Any]]]:
         """The header, and the rows below it."""
-        sheet, rows = self._sheet()
+        sheet, rows, merged = self._sheet()
         filled = [sum(value is not None for value in row) for row in rows]
         widest = max(filled, default=0)
         if not widest:
@@ -65,6 +65,12 @@ class File(TableFile):
                 "Give every column a name in one row, without merged cells.",
             )
         end = self._end(rows, header, columns)
+        over_rows = [corners for corners in merged if header < corners[0][0] < corners[1][0]]
+        for (top, left), (bottom, _) in over_rows:
+            for row in rows[top : bottom + 1]:
+                row[left] = rows[top][left]
+        for name in sorted({str(rows[header][left]) for (_, left), _ in over_rows}):
+            self.notes.append(f"{name!r} has merged cells: each of their rows has the value")
         if above := [row for row in rows[:header] if any(value is not None for value in row)]:
             self.notes.append(f"left out above the header in row {header + 1}: {_shown(above)}")
         if below := [row for row in rows[end:] if any(value is not None for value in row)]:
@@ -93,8 +99,8 @@ class File(TableFile):
             return "total"
         return "one cell" if not others and columns > 1 else ""
 
-    def _sheet(self) -> tuple[int, list[list[Any]]]:
-        """Return the number of the sheet, and its rows; None where a cell is empty."""
+    def _sheet(self) -> tuple[int, list[list[Any]], Sequence[tuple[tuple[int, int], tuple[int, int]]]]:
+        """Return the number of the sheet, its rows, None where a cell is empty, and the corners of merged cells."""
         try:
             from python_calamine import CalamineError, CalamineWorkbook, PasswordError
         except ImportError:
@@ -111,7 +117,8 @@ class File(TableFile):
                 raise ContractError(
                     f"{self.path}: has no sheet {wanted!r}", f"Its sheets: {', '.join(map(repr, names))}."
                 )
-            rows = workbook.get_sheet_by_name(name).to_python(skip_empty_area=False)
+            sheet = workbook.get_sheet_by_name(name)
+            rows, merged = sheet.to_python(skip_empty_area=False), sheet.merged_cell_ranges or ()
         except PasswordError:
             raise ContractError(
                 f"{self.path}: is protected by a password",
@@ -127,7 +134,7 @@ class File(TableFile):
             others = ", ".join(repr(other) for other in names if other != name)
             self.notes.append(f"read the sheet {name!r}; --sheet names another one of: {others}")
         self.found = Reading(sheet=name if wanted else None)
-        return names.index(name), [[_value(value) for value in row] for row in rows]
+        return names.index(name), [[_value(value) for value in row] for row in rows], merged
 
     def _check_formulas(self, sheet: int, first: int, end: int) -> None:
         """Raise ContractError where a row has a formula without the value that a program computed."""

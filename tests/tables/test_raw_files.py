@@ -43,7 +43,7 @@ def saved(folder: Path, name: str, content: str | bytes) -> Path:
     return path
 
 
-def workbook(path: Path, table: list[list[object]]) -> Path:
+def workbook(path: Path, table: list[list[object]], merged: str = "") -> Path:
     """Write a workbook of one sheet; a text that begins with = is a formula without its value."""
 
     def cell(place: str, value: object) -> str:
@@ -80,7 +80,8 @@ def workbook(path: Path, table: list[list[object]]) -> Path:
             'Target="worksheets/sheet1.xml"/></Relationships>',
         )
         archive.writestr(
-            "xl/worksheets/sheet1.xml", f"<worksheet {main_ns}><sheetData>{''.join(lines)}</sheetData></worksheet>"
+            "xl/worksheets/sheet1.xml",
+            f"<worksheet {main_ns}><sheetData>{''.join(lines)}</sheetData>{merged}</worksheet>",
         )
     return path
 
@@ -193,6 +194,13 @@ def test_rows_at_the_end_of_a_sheet_that_begin_with_total_or_have_one_cell_are_k
     reviews = [["text", "stars", "shop"], ["good", 5, "a"], ["Total waste of time", 1], ["never again"]]
     path = workbook(tmp_path / "a.xlsx", reviews)
     assert [row["text"] for row in rows(path, tmp_path)] == [row[0] for row in reviews[1:]]
+
+
+def test_cells_that_are_merged_over_rows_have_their_value_in_each(tmp_path):
+    table = [["region", "n"], ["North", 1], [None, 2], [None, 3]]
+    path = workbook(tmp_path / "a.xlsx", table, '<mergeCells count="1"><mergeCell ref="A2:A3"/></mergeCells>')
+    assert [row["region"] for row in rows(path, tmp_path)] == ["North", "North", None]
+    assert "a.xlsx: 'region' has merged cells: each of their rows has the value" in opened(path, tmp_path).notes
 
 
 def test_a_midnight_among_the_times_of_a_sheet_is_a_time():
