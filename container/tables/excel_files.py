@@ -17,7 +17,12 @@ from contracts.errors import ContractError, first_line, shown
 _TOTALS = re.compile(r"(grand |sub)?(totals?|sum|summe|gesamt\w*|insgesamt|totale|totaal)\W*\w*\W*", re.IGNORECASE)
 _LONGEST_BANNER = 50  # rows
 _WIDE = 0.5  # of the widest row's cells, from which a row may be the header
-_FORMULA = re.compile(rb'<c r="([A-Z]+)([0-9]+)"[^>]*>\s*<f\b[^>]*?(?:/>|>[^<]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>')
+_BOOK = ("xl/workbook.xml", "xl/_rels/workbook.xml.rels")  # of .xlsx
+_SHEET = re.compile(rb'<(?:\w+:)?sheet\b[^>]*\b\w+:id=("[^"]+")')
+_RELATION, _TARGET = re.compile(rb"<(?:\w+:)?Relationship\b[^>]*>"), re.compile(rb'\bTarget="([^"]+)"')
+_FORMULA = re.compile(
+    rb'<c\b[^>]*\br="([A-Z]+)([0-9]+)"[^>]*>\s*<f\b[^>]*?(?:/>|>[^<]*</f>)\s*(?:<v\s*/>|<v></v>)?\s*</c>'
+)
 
 
 class File(TableFile):
@@ -138,11 +143,15 @@ class File(TableFile):
 
     def _check_formulas(self, sheet: int, first: int, end: int) -> None:
         """Raise ContractError where a row has a formula without the value that a program computed."""
-        part = f"xl/worksheets/sheet{sheet + 1}.xml"
         if not zipfile.is_zipfile(self.path):
             return
         with zipfile.ZipFile(self.path) as archive:
-            content = archive.read(part) if part in archive.namelist() else b""
+            parts = dict.fromkeys(archive.namelist())
+            book, relations = (archive.read(name) if name in parts else b"" for name in _BOOK)
+            wanted = _SHEET.findall(book)[sheet : sheet + 1]
+            targets = [_TARGET.search(each) for each in _RELATION.findall(relations) if wanted and wanted[0] in each]
+            part = f"xl/{targets[0][1].decode().removeprefix('/xl/')}" if targets and targets[0] else ""
+            content = archive.read(part) if part in parts else b""
         for cell in _FORMULA.finditer(content):
             if first < int(cell[2]) <= end:
                 raise ContractError(
