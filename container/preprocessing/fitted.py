@@ -1,6 +1,5 @@
 """The rules fitted on train, stored with the prepared data and with the model."""
 
-import hashlib
 import json
 import pickle
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from container.tables.table_file import Origin
 from container.tables.values import Kind, kind_of_texts, numbers
 from contracts import artifacts
 from contracts.errors import ContractError, one_line
+from contracts.fingerprint import digest_of
 from contracts.input_files import read_as
 from contracts.serving import INPUT_ORDER
 from contracts.settings.data import ROW_COLUMNS
@@ -209,7 +209,7 @@ class FittedPreprocessing(Rules):
             "imputation": dict(self.imputation),
             "risk_tables": {column: table.to_json() for column, table in self.risk_tables.items()},
         }
-        return hashlib.sha256(json.dumps(described, sort_keys=True).encode()).hexdigest()[:32]
+        return digest_of(described)[:32]
 
     def save(self, folder: Path) -> None:
         """Write preprocessing.json, feature_columns.txt, impute_dict and risk_table_map (.json and .pkl)."""

@@ -6,9 +6,7 @@ from typing import Any
 import pandas as pd
 
 from container.predictor import Predictor
-from contracts.artifacts import probability_column
-
-PREDICTED_LABEL = "predicted_label"
+from contracts.artifacts import PREDICTED_LABEL, probability_column
 
 
 class PyfuncModel:

@@ -22,8 +22,9 @@ def output_fn(prediction, accept): return prediction
 CUSTOM = "X-Amzn-SageMaker-Custom-Attributes"
 
 
-def test_the_log_has_the_hash_of_a_script_that_a_package_brings(tmp_path, caplog):
+def test_the_log_has_the_hash_of_a_script_that_a_package_brings(tmp_path, caplog, monkeypatch):
     root = package(tmp_path, FOUR)
+    monkeypatch.setenv("SM_MODEL_DIR", str(root / "model"))  # which loading would leave to the next tests
     load_runner(root / "model")
     digest = hashlib.sha256((root / "model" / "code" / "inference.py").read_bytes()).hexdigest()
     (line,) = [record.getMessage() for record in caplog.records if digest in record.getMessage()]
