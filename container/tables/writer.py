@@ -50,7 +50,7 @@ class TableWriter:
         Raises:
             ContractError: the format does not support the name or the type of a column.
         """
-        self.path = path
+        self.path = Path(os.path.realpath(path))  # the file to which a link leads, not the link
         self.rows = 0
         self._pending: list[pa.Table] = []
         self._pending_rows = 0
@@ -58,8 +58,8 @@ class TableWriter:
         table_format = OF_SUFFIX[path.suffix]
         file_format, self._is_text = table_format.name, bool(table_format.delimiter)
         self._check_text(pa.array(schema.names, pa.string()), "the header")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = AtomicFile(Path(os.path.realpath(path)))  # the file to which a link leads, not the link
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = AtomicFile(self.path)
         convert = _CONVERTED.get(file_format, _text_type)
         self._schema = pa.schema([each.with_type(convert(each.type)) for each in schema], metadata=schema.metadata)
         try:
