@@ -91,7 +91,7 @@ def test_wherever_a_command_ends_its_files_are_the_old_ones_or_the_new_ones(
     states: list[dict[str, bytes]] = []
     for at in count(1):
         shutil.copytree(template, new)
-        code, printed = run_interrupted(*commands[name], folder=new, at=at, by=by)
+        code, printed = run_interrupted(*commands[name], folder=new, at=at, by=by, TMPDIR=str(tmp_path))
         assert code in {"SIGKILL": (0, -9), "ENOSPC": (0, 1), "SIGTERM": (0, 143)}[by], printed
         complete_replacement(new / "job")
         with suppress(ContractError):  # the folder is incomplete
