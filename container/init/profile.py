@@ -135,12 +135,7 @@ def read_tables(
     names, where = next(iter(parts.values())).columns, str(inputs[0])
     label = _label_name(names, where) if label is None else label
     check_present((label, *filter(None, (group, time))), names, where)
-    for split, of_split in parts.items():
-        if label not in of_split.columns:
-            raise ContractError(
-                f"{of_split.files[0]}: split {split} has no column {label!r}, the label",
-                "Leave the file out: the missing split is taken from train. `predict` reads it after training.",
-            )
+    _check_label(label, parts)
     collector, profile = LabelCollector(label, allowed=1 << 31), DataProfile(names, splits=("rows",), id_column=None)
     source, codes, hashes = [], [], []
     reader = TimeColumn(time, written.date_format.get(time)) if time else None
@@ -183,6 +178,15 @@ def _log_rows(before: int, now: int) -> None:
 def _add_cells(notations: Mapping[str, ColumnNotations], table: pa.Table) -> None:
     for name, each in notations.items():
         each.add(table[name])
+
+
+def _check_label(label: str, parts: Mapping[str, PartFiles]) -> None:
+    for split, of_split in parts.items():
+        if label not in of_split.columns:
+            raise ContractError(
+                f"{of_split.files[0]}: split {split} has no column {label!r}, the label",
+                "Leave the file out: the missing split is taken from train. `predict` reads it after training.",
+            )
 
 
 def _check_number_of_labels(label: str, collector: LabelCollector, *, where: str) -> None:

@@ -146,7 +146,7 @@ class File(TableFile):
         if not zipfile.is_zipfile(self.path):
             return
         with zipfile.ZipFile(self.path) as archive:
-            parts = dict.fromkeys(archive.namelist())
+            parts = set(archive.namelist())
             book, relations = (archive.read(name) if name in parts else b"" for name in _BOOK)
             wanted = _SHEET.findall(book)[sheet : sheet + 1]
             targets = [_TARGET.search(each) for each in _RELATION.findall(relations) if wanted and wanted[0] in each]
