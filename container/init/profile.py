@@ -223,7 +223,7 @@ def _parts(inputs: Sequence[Path], reading: Reading, scratch: Path) -> dict[str,
     sources = tuple(source for parts in found.values() for source in parts.sources)
     if len(found) > 1:
         common = Path(os.path.commonpath([source.path.parent for source in sources]))
-        check_alike(common, {source.path: source.fields().names for source in sources})
+        check_alike(common, {parts.files[0]: parts.columns for parts in found.values()})
     return {split: replace(parts, alike=sources) for split, parts in found.items()}
 
 

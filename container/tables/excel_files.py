@@ -70,7 +70,8 @@ class File(TableFile):
                 "Give every column a name in one row, without merged cells.",
             )
         end = self._end(rows, header, columns)
-        over_rows = [corners for corners in merged if header < corners[0][0] < corners[1][0]]
+        inside = [((top, left), end) for (top, left), end in merged if top < len(rows) and left < len(rows[top])]
+        over_rows = [corners for corners in inside if header < corners[0][0] < corners[1][0]]
         for (top, left), (bottom, _) in over_rows:
             for row in rows[top : bottom + 1]:
                 row[left] = rows[top][left]

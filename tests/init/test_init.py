@@ -225,7 +225,7 @@ def test_numbers_that_no_notation_reads_are_no_id(others, tmp_path, capsys):
 
 def test_codes_of_whole_numbers_that_hardly_repeat_are_no_category(tmp_path):
     users = np.random.default_rng(0).permutation(10 * ROWS)[:ROWS] + 1_600_000_000
-    assert settings(run_init(tmp_path, raw_table().assign(user_id=users)))["cat_field_list"] == ["colour"]
+    assert settings(run_init(tmp_path, raw_table().assign(user=users)))["cat_field_list"] == ["colour"]
 
 
 def test_groups_of_a_given_test_that_train_has_as_well_are_counted(tmp_path, capsys):

@@ -198,7 +198,8 @@ def test_rows_at_the_end_of_a_sheet_that_begin_with_total_or_have_one_cell_are_k
 
 def test_cells_that_are_merged_over_rows_have_their_value_in_each(tmp_path):
     table = [["region", "n"], ["North", 1], [None, 2], [None, 3]]
-    path = workbook(tmp_path / "a.xlsx", table, '<mergeCells count="1"><mergeCell ref="A2:A3"/></mergeCells>')
+    places = "".join(f'<mergeCell ref="{place}"/>' for place in ("A2:A3", "A90:A95", "Z2:Z3"))  # two are outside
+    path = workbook(tmp_path / "a.xlsx", table, f'<mergeCells count="3">{places}</mergeCells>')
     assert [row["region"] for row in rows(path, tmp_path)] == ["North", "North", None]
     assert "a.xlsx: 'region' has merged cells: each of their rows has the value" in opened(path, tmp_path).notes
 
