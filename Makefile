@@ -68,8 +68,8 @@ faults: setup    ## kill, stop and damage jobs at random moments, 66 trials (hal
 	FULL_FAULTS=1 $(BIN)/python -m pytest tests/training/test_faults.py -s
 	$(BIN)/python -m testing.faults
 
-host-faults: setup ## kill a random host or worker of one or two hosts, 20 trials (tests/hosts/test_host_faults.py)
-	FULL_FAULTS=1 $(BIN)/python -m pytest tests/hosts/test_host_faults.py -s
+host-faults: setup ## kill a random host or worker of one or two hosts, 20 trials (tests/job/hosts/test_host_faults.py)
+	FULL_FAULTS=1 $(BIN)/python -m pytest tests/job/hosts/test_host_faults.py -s
 
 fuzz: setup      ## run generated inputs against the product (FUZZ="--seed 7 --inputs 1000 --minutes 30 --kind tables")
 	$(BIN)/python -m testing.fuzz $(FUZZ)

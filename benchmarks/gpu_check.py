@@ -67,7 +67,7 @@ class Check:
         given = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         self._environment = {
             "TOKENIZERS_PARALLELISM": "false",
-            "PYTORCH_ALLOC_CONF": "expandable_segments:True",  # as in jobs (container/launch/workers.py)
+            "PYTORCH_ALLOC_CONF": "expandable_segments:True",  # as in jobs (container/job/launch/workers.py)
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # forks can use CUDA
             **os.environ,
             "HF_HUB_OFFLINE": "1",

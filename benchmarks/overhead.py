@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from benchmarks.encoders import SMALL, TINY, Shape, build_model, chats, hyperparameters
 from benchmarks.printing import print_machine, print_table
 from container.data.batch import PackedBatch
-from container.job import Job, Scratch
+from container.job.job import Job, Scratch
 from container.models.classifier import Classifier
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh

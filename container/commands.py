@@ -94,14 +94,14 @@ def _init(options: argparse.Namespace, paths: JobPaths) -> int:
 
 
 def _train(options: argparse.Namespace, paths: JobPaths) -> int:
-    from container.supervisor import train
+    from container.job.supervisor import train
 
     return train(paths, fresh=options.fresh)
 
 
 def _plan(options: argparse.Namespace, paths: JobPaths) -> int:
     if options.calibrate is not None:  # before libgomp is loaded: its threads would spin otherwise
-        from container.launch.workers import unset_defaults
+        from container.job.launch.workers import unset_defaults
 
         os.environ.update({**unset_defaults(os.environ), **os.environ})
     from container.planning.command import plan
@@ -111,14 +111,14 @@ def _plan(options: argparse.Namespace, paths: JobPaths) -> int:
 
 
 def _tune(options: argparse.Namespace, paths: JobPaths) -> int:
-    from container.supervisor import train
+    from container.job.supervisor import train
 
     given = {"trials": options.trials, "max_hours": options.max_hours}
     return train(paths, tuning={name: value for name, value in given.items() if value is not None})
 
 
 def _predict(options: argparse.Namespace, paths: JobPaths) -> int:
-    from container.predict import predict
+    from container.serving.predict import predict
     from container.tables.reading import Reading
 
     if options.top is not None and options.explain is None:
@@ -130,7 +130,7 @@ def _predict(options: argparse.Namespace, paths: JobPaths) -> int:
 
 
 def _convert(options: argparse.Namespace, _: JobPaths) -> int:
-    from container.convert import convert
+    from container.tables.convert import convert
     from container.tables.reading import Reading
 
     return convert(options.tables, options.output, reading=Reading.of(options))

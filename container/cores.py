@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from container.log_once import log_once
+from container.job.log_once import log_once
 
 logger = logging.getLogger(__name__)
 

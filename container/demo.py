@@ -6,8 +6,8 @@ import time
 from typing import Any
 
 from container.demo_data import table_only_auroc, write_demo_data
-from container.processes import set_up_logging
-from container.supervisor import train
+from container.job.processes import set_up_logging
+from container.job.supervisor import train
 from contracts import artifacts
 from contracts.paths import JobPaths
 from contracts.program import COMPLETED

@@ -13,7 +13,7 @@ from typing import Any
 
 from container.demo import CONFIGURATION, ROWS, SEED
 from container.demo_data import write_demo_data
-from container.supervisor import train
+from container.job.supervisor import train
 from contracts.paths import JobPaths
 
 

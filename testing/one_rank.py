@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from container.job import Job, Scratch
+from container.job.job import Job, Scratch
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.preprocessing.prepare import prepare_data

@@ -27,7 +27,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 
 from container.data.batch import PackedBatch
-from container.job import Job, Scratch
+from container.job.job import Job, Scratch
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh, shares_gpu
 from container.preprocessing.prepare import prepare_data

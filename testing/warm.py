@@ -38,9 +38,9 @@ PRELOADED = [
     "torch.distributed.tensor.parallel",
     "torch.onnx",
     "transformers.models.bert.modeling_bert",
-    "container.supervisor",
-    "container.launch.launcher",
-    "container.launch.worker",
+    "container.job.supervisor",
+    "container.job.launch.launcher",
+    "container.job.launch.worker",
     "container.evaluation.charts",
     "container.serving.server",
     "container.steps.program",
@@ -209,7 +209,7 @@ def _become(command: list[str], environment: Mapping[str, str], folder: str | Pa
     os.environ.update(environment)
     tempfile.tempdir = None  # the server's, where it is known already; TMPDIR may be another one now
     # A fork keeps the server's command line and environment in /proc: this is what shows which process it is.
-    module = command[2] if command[1] == "container.start" else command[1]
+    module = command[2] if command[1] == "container.job.start" else command[1]
     Path("/proc/self/comm").write_text(f"{module.rpartition('.')[2]} {environment.get('RANK', '')}".strip())
     if folder is not None:
         os.chdir(folder)

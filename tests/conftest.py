@@ -11,7 +11,7 @@ import hypothesis
 import pandas as pd
 import pytest
 
-from container.processes import set_up_logging
+from container.job.processes import set_up_logging
 from contracts.paths import JobPaths
 
 # Where it is set, each of the hundreds of processes that tests start would compile the project's modules once more.

@@ -32,12 +32,24 @@ def test_a_function_has_at_most_60_lines():
 
 
 START_FAST = [
-    "container", "container.supervisor", "container.commands", "container.predictor", "container.preprocessing.prepare",
-    "container.evaluation.evaluate", "container.evaluation.fit_decision", "container.decision.decision",
-    "container.demo_data", "container.serving.server", "container.serving.inference", "container.steps.packaging",
-    "container.steps.payload", "container.models.families", "container.tuning.search",
-    "container.companion.fit", "container.companion.blend",
-]  # fmt: skip
+    "container",
+    "container.job.supervisor",
+    "container.commands",
+    "container.predictor",
+    "container.preprocessing.prepare",
+    "container.evaluation.evaluate",
+    "container.evaluation.fit_decision",
+    "container.decision.decision",
+    "container.demo_data",
+    "container.serving.server",
+    "container.serving.inference",
+    "container.steps.packaging",
+    "container.steps.payload",
+    "container.models.families",
+    "container.tuning.search",
+    "container.companion.fit",
+    "container.companion.blend",
+]
 
 
 def test_a_module_that_must_start_fast_imports_neither_torch_nor_the_sagemaker_sdk():

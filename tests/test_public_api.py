@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 
-from container import predictor
 from container.models import classifier
 from container.models.build import build_classifier
-from container.serving import handler
+from container.serving import handler, predictor
 from container.steps import program
 from contracts import hyperparameter_files, paths
 from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config

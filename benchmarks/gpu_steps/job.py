@@ -16,8 +16,8 @@ from benchmarks.gpu_steps.runs import first_losses, forked_runs, loss_difference
 from benchmarks.gpu_steps.trace import cost, read_trace
 from container.demo import ROWS, SEED
 from container.demo_data import CATEGORIES, write_demo_data
+from container.job.processes import missing_for_compile
 from container.predictor import Predictor
-from container.processes import missing_for_compile
 from contracts.paths import JobPaths
 from testing.jobs import ONE_LAYER
 from testing.parity import ADAMW, DROPOUT_OFF, ENCODER, ONE_PROCESS, Strategy

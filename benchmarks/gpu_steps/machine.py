@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from benchmarks.gpu_steps.processes import REPOSITORY
-from container.processes import missing_for_compile
+from container.job.processes import missing_for_compile
 
 try:
     from packaging.requirements import Requirement

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from benchmarks.gpu_steps.recorder import Recorder
 from benchmarks.gpu_steps.runs import first_losses, forked_runs, loss_difference, mean_loss
-from container.hosts.gpus import VISIBLE
+from container.job.hosts.gpus import VISIBLE
 from container.training.precision import float32_products, forbid_tf32
 from testing.encoder_families import hyperparameters
 from testing.jobs import TWO_TEXTS

@@ -8,7 +8,7 @@ from unittest import mock
 
 from benchmarks.gpu_steps.recorder import Recorder
 from benchmarks.gpu_steps.runs import forked_runs
-from container.job import Job
+from container.job.job import Job
 from container.training.checkpoint_files import complete_checkpoints
 from container.training.loop import Trainer
 from testing.parity import ADAMW, DROPOUT_ON, ONE_PROCESS, STEPS, train_jobs

@@ -23,8 +23,8 @@ PRELOADED = (
     "torch.distributed.fsdp",
     "torch.distributed.checkpoint",
     "transformers.models.bert.modeling_bert",
-    "container.supervisor",
-    "container.launch.worker",
+    "container.job.supervisor",
+    "container.job.launch.worker",
 )
 _PR_SET_CHILD_SUBREAPER = 36
 _TO_DUMP = 2.0  # seconds before the limit at which a step that hangs writes its stacks

@@ -157,7 +157,7 @@ class RunningJob:
                 variables = path.read_bytes().split(b"\0")
                 command = (path.parent / "cmdline").read_bytes()
                 ranks = [int(each[5:]) for each in variables if each.startswith(b"RANK=")]
-                if ranks and b"container.launch.worker" in command and self._is_mine(int(path.parent.name)):
+                if ranks and b"container.job.launch.worker" in command and self._is_mine(int(path.parent.name)):
                     found[ranks[0]] = int(path.parent.name)
         assert found, "the job has workers"
         return [found[rank] for rank in sorted(found)]

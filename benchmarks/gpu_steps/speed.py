@@ -13,7 +13,7 @@ from benchmarks.gpu_steps.clock import now, product_tflops
 from benchmarks.gpu_steps.recorder import Recorder
 from benchmarks.gpu_steps.trace import MOST_BYTES, cost, trace_step
 from benchmarks.gpu_steps.training_step import Batch, HuggingFaceStep, OurStep, init_one_process
-from container.processes import missing_for_compile
+from container.job.processes import missing_for_compile
 
 DATASHEET = 989.0  # dense bfloat16 TFLOP/s of an H100 or H200 (SXM)
 COMPILED = "packed, compiled"

@@ -11,7 +11,7 @@ from container.evaluation.companion_report import CompanionReport
 from container.evaluation.examples import Examples
 from container.evaluation.explained import ExplainedRecord
 from container.evaluation.predictions import SplitPredictions
-from container.timeline import Timeline
+from container.job.timeline import Timeline
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from container.evaluation.charts import LineChart, Series, share_axis
 from container.evaluation.curve_charts import curve_charts, reliability_chart, threshold_chart
 from container.evaluation.metrics import METRIC_NAMES
 from container.evaluation.model_metrics import ModelMetrics, SplitMetrics
-from container.log_once import log_once
+from container.job.log_once import log_once
 from contracts.atomic_files import AtomicFile
 from contracts.spelling import shorten
 

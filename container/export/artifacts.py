@@ -14,10 +14,10 @@ from container.data.batch import PackedBatch
 from container.data.split import PreparedSplit
 from container.decision.decision import Decision
 from container.export.onnx import export_onnx
-from container.job import Job
-from container.model_files import write_model_files
+from container.job.job import Job
 from container.models.ensemble import Network
 from container.preprocessing.prepared import PreparedData
+from container.serving.model_files import write_model_files
 from contracts import artifacts
 from contracts.atomic_files import replace_together
 from contracts.file_systems import copy_folder

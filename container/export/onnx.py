@@ -33,9 +33,9 @@ from container.decision.decision import Decision
 from container.export.decision_layer import DecisionLayer
 from container.export.head import write_head
 from container.export.repeated_layers import calls_of_layers, inline_layers
+from container.job.processes import without_collection
 from container.models.ensemble import Network
 from container.onnx_session import open_session
-from container.processes import without_collection
 from contracts.artifacts import ONNX_FEATURES, ONNX_OUTPUT, ONNX_TABULAR, head_file
 from contracts.errors import ContractError, first_line
 from contracts.file_systems import move

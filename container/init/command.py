@@ -16,7 +16,7 @@ from container.init.roles import Role
 from container.init.settings import hyperparameters_of, tokenizer_in
 from container.init.splits import label_counts, split_rows, write_splits
 from container.init.warnings import warnings_of
-from container.processes import set_up_logging
+from container.job.processes import set_up_logging
 from container.tables.reading import Reading
 from contracts.atomic_files import replace_together
 from contracts.errors import ContractError

@@ -20,7 +20,7 @@ from transformers import AttentionInterface, PretrainedConfig
 from transformers.masking_utils import AttentionMaskInterface
 
 from container.data.batch import PackedText
-from container.log_once import log_once
+from container.job.log_once import log_once
 
 varlen_attn: Callable[..., Any] | None
 try:

@@ -14,7 +14,7 @@ from transformers import AutoConfig, AutoModel, PretrainedConfig, PreTrainedMode
 from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 from transformers.utils import logging as transformers_logging
 
-from container.log_once import log_detail, log_once
+from container.job.log_once import log_detail, log_once
 from container.models.attention import ATTENTION
 from container.models.encoder import (
     MeanPooler,
@@ -92,7 +92,7 @@ def build_encoder(
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Try out an encoder with random weights: python -m container.start container.models.backbone FOLDER NAME.
+    """Try out an encoder with random weights: python -m container.job.start container.models.backbone FOLDER NAME.
 
     FOLDER contains its config.json. An encoder of an unknown family also runs. Exit code 1 means that a classifier
     cannot use it; stdout then has the cause, in which NAME replaces FOLDER, and the fix, as a JSON list.

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from container.job.start import start_command
 from container.models.families import FAMILIES, encoder_family, layered_families, tensor_parallel_families
 from container.parallel.degrees import ParallelDegrees
-from container.start import start_command
 from container.text.encoder_config import check_positions, config_value, read_config, scratch_config, with_overrides
 from container.text.encoder_source import find_encoder
 from container.text.vocabulary import SPECIAL_IDS, vocabulary_limit

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
-from container.hosts.gpus import VISIBLE, count_gpus
+from container.job.hosts.gpus import VISIBLE, count_gpus
 from container.parallel.degrees import DATA_AXES, MODEL_AXES, ParallelDegrees
 from container.parallel.threads import RankThreads
 from contracts.errors import ContractError, first_line

@@ -16,7 +16,8 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils._triton import has_triton
 from torch.utils.checkpoint import checkpoint
 
-from container.log_once import log_once
+from container.job.log_once import log_once
+from container.job.processes import missing_for_compile
 from container.models.classifier import Classifier
 from container.models.encoder import encoder_layers_of
 from container.parallel.branch import split_branches
@@ -26,7 +27,6 @@ from container.parallel.mesh import RankMesh
 from container.parallel.pipeline import build_pipeline
 from container.parallel.sharding import accumulating, shard_module
 from container.parallel.tensor import apply_tensor_parallel
-from container.processes import missing_for_compile
 from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)

@@ -23,7 +23,7 @@ from torch.distributed.pipelining import (
 )
 
 from container.data.batch import PackedBatch
-from container.log_once import log_once
+from container.job.log_once import log_once
 from container.models.blocks import Carry, flatten, restrict
 from container.models.classifier import Classifier
 from container.parallel.degrees import MODEL_AXES

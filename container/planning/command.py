@@ -9,13 +9,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from container.job.processes import set_up_logging
 from container.planning.arguments import HERE
 from container.planning.calibrate import calibrated, from_check
 from container.planning.catalogue import Catalogue
 from container.planning.check import remedies
 from container.planning.options import SPARE, Option, all_options, recommend
 from container.planning.workload import Workload, read_workload
-from container.processes import set_up_logging
 from contracts.atomic_files import write_text_atomically
 from contracts.errors import ContractError
 from contracts.paths import JobPaths

@@ -9,8 +9,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from container.failure import Failure, is_out_of_memory
-from container.start import start_command
+from container.job.failure import Failure, is_out_of_memory
+from container.job.start import start_command
 from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)

@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from container.cores import available_cores
+from container.job.processes import end_with_parent, without_ctrl_c
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.encoder_checks import check_against_model
 from container.planning.catalogue import Catalogue, Instance
 from container.planning.memory import GIB, Memory, job_memory
 from container.planning.speed import JobTime, Layout, Measurements, idle_share, job_time
 from container.planning.workload import Workload
-from container.processes import end_with_parent, without_ctrl_c
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from container.data.batch import PackedBatch, PackedText
-from container.hosts.channels import find_channels
+from container.job.hosts.channels import find_channels
 from container.models.build import build_classifier
 from container.models.classifier import Classifier
 from container.models.lora import add_lora

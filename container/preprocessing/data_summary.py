@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from container.log_once import log_detail
+from container.job.log_once import log_detail
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_summary import NumericSummary, weighted_quantiles
 from container.preprocessing.scan import SplitStatistics

@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from container.log_once import log_detail
+from container.job.log_once import log_detail
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.labels import LabelMap, check_two_classes, learned_labels
 from container.preprocessing.numeric_summary import NumericSummary

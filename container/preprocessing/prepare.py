@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from container.cores import available_cores
-from container.log_once import log_detail
+from container.job.log_once import log_detail
 from container.preprocessing.data_summary import log_split, summarize_split
 from container.preprocessing.fingerprint import (
     ENCODER,

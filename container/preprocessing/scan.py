@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from container.log_once import log_detail
+from container.job.log_once import log_detail
 from container.preprocessing.category_parts import category_part
 from container.preprocessing.date_columns import DateColumn
 from container.preprocessing.labels import LabelCollector, LabelMap, given_labels

@@ -14,9 +14,9 @@ from typing import Self
 
 import pyarrow as pa
 
+from container.job.processes import end_with_parent, without_ctrl_c
 from container.preprocessing.risk_tables import FoldedRisks
 from container.preprocessing.transform import Preprocessor, TransformCounts, Transformed
-from container.processes import end_with_parent, without_ctrl_c
 from container.tables.channel_files import TableSlice
 from container.tables.table_file import Origin
 from contracts.errors import ContractError

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from container.log_once import log_detail
+from container.job.log_once import log_detail
 from container.preprocessing.numeric_summary import NumericSummary
 from container.preprocessing.scan import TableColumns
 from container.preprocessing.slice_workers import SliceSettings, SliceWorkers

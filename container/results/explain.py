@@ -19,7 +19,7 @@ from container.errors import NotMade
 from container.evaluation.evaluation_input import Explanation, Importance
 from container.evaluation.metrics import classification_metrics
 from container.export.onnx import feed_of
-from container.log_once import log_detail
+from container.job.log_once import log_detail
 from container.models.ensemble import Network
 from container.preprocessing.prepared import PreparedData
 from container.preprocessing.transform import Preprocessor

@@ -21,7 +21,7 @@ from container.evaluation.evaluation_input import EvaluationInput, VariantReport
 from container.evaluation.fit_decision import describe, fit_decision
 from container.evaluation.predictions import SplitPredictions, write_out_of_fold
 from container.export.artifacts import export_model
-from container.job import Job, write_json
+from container.job.job import Job, write_json
 from container.models.ensemble import Network
 from container.parallel.mesh import RankMesh
 from container.preprocessing.scan import TableColumns

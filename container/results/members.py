@@ -8,7 +8,7 @@ import numpy as np
 
 from container.decision.softmax import log_mean_probabilities, softmax
 from container.evaluation.metrics import classification_metrics
-from container.job import Job, Member
+from container.job.job import Job, Member
 from container.models.classifier import Classifier
 from container.models.ensemble import Ensemble, Network
 from container.models.lora import merge_lora

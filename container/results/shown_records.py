@@ -13,8 +13,8 @@ from container.errors import RecordTooLongError
 from container.evaluation.examples import ConfidentError, Examples, metrics_of_values, most_confident_errors, shortened
 from container.evaluation.explained import ExplainedRecord, chosen_records
 from container.evaluation.predictions import SplitPredictions
-from container.job import Job
-from container.predictor import Predictor
+from container.job.job import Job
+from container.serving.predictor import Predictor
 from container.tables.channel_files import read_rows
 from container.tables.data_files import find_data_files
 from container.tables.values import keys, texts

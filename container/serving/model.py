@@ -16,7 +16,7 @@ from container.attribution.parts import Question
 from container.attribution.reasons import Work, direct, run_steps
 from container.data.records import RecordArrays
 from container.errors import RecordTooLongError
-from container.predictor import Predictor
+from container.predictor import Predictor  # public, also for the scripts of a package
 from container.serving.calibration import calibrated
 from container.serving.errors import RequestError
 from container.serving.parts import Part

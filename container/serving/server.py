@@ -12,7 +12,7 @@ from typing import Any
 from waitress import wasyncore
 
 from container.cores import available_cores
-from container.processes import set_up_logging
+from container.job.processes import set_up_logging
 from container.serving.application import Application
 from container.serving.connections import (
     POLL_SECONDS,

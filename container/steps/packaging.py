@@ -10,9 +10,9 @@ from pathlib import Path
 
 import container
 import contracts
-from container.archives import extract_archive, write_archive
 from container.serving import inference
 from container.serving.model import ServedModel
+from container.steps.archives import extract_archive, write_archive
 from container.steps.program import StepRun
 from contracts import artifacts
 from contracts.errors import ContractError

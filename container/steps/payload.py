@@ -16,11 +16,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from container.archives import extract_archive, write_archive
 from container.preprocessing.fitted import FittedPreprocessing
 from container.serving import inference
 from container.serving.answers import PROBABILITIES
 from container.steps import ask_package
+from container.steps.archives import extract_archive, write_archive
 from container.steps.check_records import Expected, Record, expected_records
 from container.steps.program import StepRun
 from contracts import artifacts

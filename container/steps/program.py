@@ -16,9 +16,9 @@ from importlib import import_module
 from pathlib import Path, PurePath
 from typing import Any
 
-from container.failure import Failure, write_failure
-from container.hosts.topology import Topology
-from container.processes import set_up_logging
+from container.job.failure import Failure, write_failure
+from container.job.hosts.topology import Topology
+from container.job.processes import set_up_logging
 from container.tables.data_files import data_files, listed
 from contracts.atomic_files import temporary_path
 from contracts.errors import ContractError

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import TYPE_CHECKING, Any
 
-from container.archives import extract_archive
-from container.processes import set_up_logging
+from container.job.processes import set_up_logging
+from container.steps.archives import extract_archive
 from container.steps.packaging import imported_code, served_files
 from contracts import artifacts
 from contracts.errors import ContractError, first_line

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.library import Library
 
-from container.log_once import log_detail
+from container.job.log_once import log_detail
 
 logger = logging.getLogger(__name__)
 

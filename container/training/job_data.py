@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from container.data.split import PreparedSplit
-from container.job import Fold, Job
+from container.job.job import Fold, Job
 from container.preprocessing.class_weights import resolve_class_weights
 from container.preprocessing.prepared import PreparedData, open_prepared
 from container.preprocessing.risk_tables import fold_of

@@ -18,7 +18,7 @@ from container.data.sampler import epoch_order
 from container.decision.softmax import softmax
 from container.errors import StopAgreed
 from container.evaluation.metrics import classification_metrics
-from container.job import Job
+from container.job.job import Job
 from container.training.job_data import JobData
 from container.training.objective import WeightedCrossEntropy
 from container.training.optimizer import effective_warmup, learning_rate

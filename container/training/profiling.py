@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from container.log_once import log_detail
+from container.job.log_once import log_detail
 from container.parallel.mesh import RankMesh
 
 logger = logging.getLogger(__name__)

@@ -12,8 +12,8 @@ from typing import Any
 from torch.utils.tensorboard import SummaryWriter
 from tqdm import tqdm
 
-from container.log_once import log_detail
-from container.timeline import duration
+from container.job.log_once import log_detail
+from container.job.timeline import duration
 
 logger = logging.getLogger(__name__)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from container.job import Job
+from container.job.job import Job
 from container.models.build import build_classifier
 from container.models.classifier import Classifier
 from container.models.encoder import TextEncoder

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from container.failure import FailedElsewhere, Failure
-from container.job import Fold, Member
-from container.launch.run_queue import Run, RunQueue, Shares, show_curves
+from container.job.failure import FailedElsewhere, Failure
+from container.job.job import Fold, Member
+from container.job.launch.run_queue import Run, RunQueue, Shares, show_curves
 from container.preprocessing.prepared import PreparedData
 from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints, newest_checkpoint
 from container.training.identity import check_resumable

@@ -14,11 +14,11 @@ from tqdm import tqdm
 
 from container.decision.val_labels import check_val_labels
 from container.evaluation.metrics import check_defined
-from container.launch.run_queue import Run, RunQueue, Shares, remove_run
-from container.preflight import choose_trial_settings
+from container.job.launch.run_queue import Run, RunQueue, Shares, remove_run
+from container.job.preflight import choose_trial_settings
+from container.job.timeline import Timeline, duration
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
-from container.timeline import Timeline, duration
 from container.training.checkpoint_files import clear_checkpoints
 from container.training.state import TrainingState
 from container.tuning.study import Ending, Trial, TuningStudy, write_results

@@ -28,7 +28,7 @@ from pipeline.aws.jobs import (
 from pipeline.aws.parameters import CHECKPOINT_KEY, HYPERPARAMETER_PREFIX
 from pipeline.plan import StepPlan, TunerPlan
 
-INSTANCE_GROUP = "INSTANCE_GROUP"  # the variable with the group that trains; container/hosts/topology.py reads it
+INSTANCE_GROUP = "INSTANCE_GROUP"  # the variable with the group that trains; container/job/hosts/topology.py reads it
 _NUMBER = r"([0-9.eE+-]+|nan)"
 _METRICS = {name: f"{name}={_NUMBER};" for name in ("train/loss", "val/loss", *(f"val/{each}" for each in METRICS))}
 

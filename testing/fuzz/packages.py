@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from container.failure import Failure
+from container.job.failure import Failure
 from container.predictor import Predictor
 from container.serving.runner import load_runner
 from contracts.artifacts import MODEL_FILES, SERVING_FILES

@@ -5,11 +5,11 @@ import os
 import subprocess
 from collections.abc import Iterator, Mapping
 
-from container import supervisor
 from container.commands import main
-from container.failure import Failure
-from container.job import Job
-from container.launch.workers import Workers
+from container.job import supervisor
+from container.job.failure import Failure
+from container.job.job import Job
+from container.job.launch.workers import Workers
 from contracts.paths import JobPaths
 from testing import warm
 from testing.fuzz.outcome import Case

@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from container.failure import Failure
+from container.job.failure import Failure
 from contracts.artifacts import USE_PRECOMPUTED_IMPUTATION, USE_PRECOMPUTED_RISK_TABLES
 from contracts.errors import ContractError
 from contracts.paths import JobPaths

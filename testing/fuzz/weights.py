@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 from transformers import AutoConfig, AutoModel
 
-from container.failure import Failure
+from container.job.failure import Failure
 from container.models.backbone import build_encoder
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from container.commands import _parser as container_parser
-from container.hosts.control import ControlSettings
+from container.job.hosts.control import ControlSettings
 from container.planning.catalogue import _Entry
 from contracts.declaration import number_limits
 from contracts.errors import ContractError

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from container.preflight import check_before_preparing
+from container.job.preflight import check_before_preparing
 from container.preprocessing.fingerprint import RESOLVED
 from container.preprocessing.prepare import prepare_data
 from container.training.identity import check_identity, identity

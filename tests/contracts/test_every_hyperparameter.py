@@ -14,7 +14,7 @@ import torch
 from container.decision.softmax import softmax
 from container.evaluation.metrics import classification_metrics
 from container.export.onnx import input_names
-from container.job import Job
+from container.job.job import Job
 from container.parallel.execution import Gradients
 from container.training.checkpoint import load_weights
 from container.training.checkpoint_files import clear_checkpoints

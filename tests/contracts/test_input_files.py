@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from container import supervisor
 from container.decision.decision import Decision
-from container.failure import Failure, write_failure
-from container.hosts.channels import check_channels
-from container.hosts.topology import Topology
+from container.job import supervisor
+from container.job.failure import Failure, write_failure
+from container.job.hosts.channels import check_channels
+from container.job.hosts.topology import Topology
 from container.preprocessing.fitted import FittedPreprocessing
 from container.steps.metrics.read_predictions import PredictionFiles, find_predictions
 from container.steps.program import is_sharded

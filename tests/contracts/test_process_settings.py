@@ -27,7 +27,7 @@ QUIET, LOUD = ["[rank 3] careful"], ["[rank 3] hello", "[rank 3] careful"]
 @pytest.mark.parametrize(("all_ranks", "lines"), [(False, QUIET), (True, LOUD)])
 def test_log_all_ranks_has_every_rank_log_its_progress(all_ranks, lines):
     program = (
-        "import logging; from container.processes import set_up_logging\n"
+        "import logging; from container.job.processes import set_up_logging\n"
         f"set_up_logging(rank=3, all_ranks={all_ranks})\n"
         "logging.getLogger('x').info('hello'); logging.getLogger('x').warning('careful')"
     )
@@ -37,7 +37,7 @@ def test_log_all_ranks_has_every_rank_log_its_progress(all_ranks, lines):
 
 def test_a_crash_in_native_code_leaves_the_stack_of_the_python_code_that_called_it():
     program = (
-        "import ctypes; from container.processes import set_up_logging\n"
+        "import ctypes; from container.job.processes import set_up_logging\n"
         "def read_nothing():\n    ctypes.string_at(0)\n"
         "set_up_logging()\nread_nothing()"
     )

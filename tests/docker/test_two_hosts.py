@@ -121,7 +121,7 @@ def test_a_worker_that_is_killed_is_restarted_with_those_of_the_other_host(pair,
     worker.write_text(
         "import os, pathlib\n"
         "for path in pathlib.Path('/proc').glob('[0-9]*/cmdline'):\n"
-        "    if b'container.launch.worker' in path.read_bytes():\n"
+        "    if b'container.job.launch.worker' in path.read_bytes():\n"
         "        os.kill(int(path.parent.name), 9)\n"
     )
     docker("exec", pair.containers[host].name, "python", "/opt/ml/kill")

@@ -11,7 +11,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from container.evaluation.plots import plot_label
-from container.log_once import log_once
+from container.job.log_once import log_once
 
 RARE = "\U0010fffd"  # for private use: no font has it
 

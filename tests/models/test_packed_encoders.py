@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from container.data.batch import PackedText
-from container.log_once import log_once
+from container.job.log_once import log_once
 from container.models import attention
 from container.models.attention import PackedLayout
 from container.models.backbone import build_encoder

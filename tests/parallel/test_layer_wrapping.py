@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from container import preflight
-from container.log_once import log_once
+from container.job import preflight
+from container.job.log_once import log_once
 from container.models import attention
 from container.models.backbone import build_encoder
 from container.models.encoder import TextEncoder

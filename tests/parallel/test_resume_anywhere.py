@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from container.job import Job, Scratch
+from container.job.job import Job, Scratch
 from container.preprocessing.prepare import prepare_data
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters

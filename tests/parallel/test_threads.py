@@ -15,8 +15,8 @@ from container import demo
 from container.cores import available_cores, candidates
 from container.data.batch import PackedBatch
 from container.demo_data import write_demo_data
+from container.job.preflight import check_before_preparing
 from container.parallel.threads import ThreadChoice
-from container.preflight import check_before_preparing
 from container.tables.channel_files import read_head
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
@@ -147,7 +147,7 @@ def test_num_threads_is_a_number_from_1_or_auto(value):
     [({}, 8), ({"nproc_per_node": 4}, 2), ({"tuning": {"space": {"lr": [1e-3]}, "parallel": 8}}, 1)],
 )
 def test_num_threads_above_the_cores_of_a_worker_is_an_error(monkeypatch, tmp_path, settings, most):
-    monkeypatch.setattr("container.preflight.available_cores", lambda: 8)
+    monkeypatch.setattr("container.job.preflight.available_cores", lambda: 8)
     hp = parse_hyperparameters({**CONFIGURATION, **settings, "num_threads": most + 1})
     with pytest.raises(ContractError, match=f"num_threads: is {most + 1}.*8 cores") as error:
         check_before_preparing(JobPaths(tmp_path), hp, hosts=1, per_host=hp.nproc_per_node or 1)

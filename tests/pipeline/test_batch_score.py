@@ -11,9 +11,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from container.archives import write_archive
 from container.predictor import Predictor
 from container.serving.application import execution_parameters
+from container.steps.archives import write_archive
 from contracts.errors import ContractError
 from contracts.serving import BODIES, CSV, ServingSettings
 from contracts.steps import ARCHIVED_MODEL, BATCH_SCORE

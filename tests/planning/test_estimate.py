@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from container.failure import Failure
+from container.job.failure import Failure
 from container.planning import estimate
 from container.planning.estimate import warn_if_too_large, with_estimate
 from container.preprocessing.prepare import prepare_data

@@ -11,7 +11,7 @@ from container.companion.fit import _even_folds
 from container.companion.linear import FOLDS
 from container.data.split import PreparedSplit
 from container.errors import NotMade
-from container.job import Fold
+from container.job.job import Fold
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
 from container.preprocessing.row_columns import group_numbers

@@ -6,10 +6,10 @@ from typing import Any, cast
 import pytest
 
 from container.errors import StopAgreed
+from container.job.timeline import Timeline
 from container.results import finish as module
 from container.results.companion import Combined
 from container.results.finish import finish
-from container.timeline import Timeline
 from container.training.stop import StopFlag
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths

@@ -11,10 +11,10 @@ import pyarrow.csv
 import pytest
 
 from container.attribution.parts import Question
-from container.predict import predict
 from container.predictor import Predictor
 from container.serving.batching import BatchingQueue
 from container.serving.errors import RequestError
+from container.serving.predict import predict
 from container.serving.requests import asked_in_header, read_question, read_request
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, ServingSettings

@@ -14,9 +14,9 @@ import pytest
 
 from container.attribution.parts import LEVELS, Level
 from container.decision.decision import Decision
-from container.model_files import checked_files, write_model_files
 from container.predictor import Predictor
 from container.serving.model import ServedModel
+from container.serving.model_files import checked_files, write_model_files
 from container.serving.requests import read_request
 from contracts.errors import ContractError
 from contracts.serving import JSON, ServingSettings

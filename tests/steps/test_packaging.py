@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from container.archives import extract_archive, write_archive
+from container.steps.archives import extract_archive, write_archive
 from container.steps.packaging import _members
 from contracts.artifacts import MODEL_ONNX
 from contracts.errors import ContractError

@@ -11,11 +11,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from container.archives import extract_archive, write_archive
 from container.serving.answers import write_answer
 from container.serving.media_types import MediaType
 from container.serving.model import Prediction
 from container.steps import payload
+from container.steps.archives import extract_archive, write_archive
 from container.steps.payload import Package, _probabilities, request_body
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, PARQUET, RecordSettings

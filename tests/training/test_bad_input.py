@@ -10,7 +10,7 @@ import pytest
 from transformers import LongformerConfig, LongformerModel
 
 from container.commands import main
-from container.supervisor import train
+from container.job.supervisor import train
 from contracts.paths import CHANNEL_ALIASES
 from pipeline.commands import main as pipeline
 from testing.jobs import (

@@ -8,7 +8,7 @@ import textwrap
 import pytest
 import torch
 
-from container.launch.workers import DEFAULTS
+from container.job.launch.workers import DEFAULTS
 from container.training import cpu_products
 from container.training.cpu_products import choose_matrix_products
 

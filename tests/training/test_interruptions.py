@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from container import supervisor
-from container.failure import Failure
+from container.job import supervisor
+from container.job.failure import Failure
 from contracts.other_programs import NOT_UPLOADED
 from testing.faults.trial import small_disk
 from testing.jobs import (
@@ -46,7 +46,7 @@ def workers_of(process):
             pid = int(folder.name)
             if name[0] == "worker" and len(name) == 2 and ancestor(pid, process.pid):
                 found[pid] = int(name[1])
-            elif b"container.launch.worker" in command and ancestor(pid, process.pid):
+            elif b"container.job.launch.worker" in command and ancestor(pid, process.pid):
                 variables = dict(
                     entry.split(b"=", 1) for entry in (folder / "environ").read_bytes().split(b"\0") if b"=" in entry
                 )

@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from container.supervisor import _warn_about_interruptions
+from container.job.supervisor import _warn_about_interruptions
 from container.training.checkpoint_files import complete_checkpoints
 from contracts.hyperparameter_files import load_hyperparameters
 from testing.jobs import ONE_LAYER, run_train, write_job

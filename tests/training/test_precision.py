@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from container.launch import worker
+from container.job.launch import worker
 from container.training.precision import float32_products, precision_of
 from testing.encoder_families import hyperparameters
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from container.job import Job
+from container.job.job import Job
 from container.training import train
 from container.training.loop import Trainer
 from container.training.precision import float32_products

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from container.launch.run_queue import Run
+from container.job.launch.run_queue import Run
 from container.tuning.search import Search, TimeLimit, search
 from container.tuning.study import TuningStudy
 from contracts.errors import ContractError

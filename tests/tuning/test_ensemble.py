@@ -10,14 +10,14 @@ import pandas as pd
 import pytest
 import torch
 
-from container import supervisor
 from container.data.loader import step_batches
 from container.data.sampler import BatchPlan
 from container.errors import StopAgreed
-from container.failure import FailedElsewhere, Failure
-from container.job import Job, Member, Scratch
-from container.launch import run_queue
-from container.launch.run_queue import Shares
+from container.job import supervisor
+from container.job.failure import FailedElsewhere, Failure
+from container.job.job import Job, Member, Scratch
+from container.job.launch import run_queue
+from container.job.launch.run_queue import Shares
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.predictor import Predictor

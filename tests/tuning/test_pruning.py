@@ -5,8 +5,8 @@ from typing import ClassVar
 import pytest
 
 import container.tuning.search as module
-from container.failure import Failure
-from container.launch import run_queue
+from container.job.failure import Failure
+from container.job.launch import run_queue
 from container.tuning.search import search
 from container.tuning.study import TuningStudy
 from contracts.hyperparameter_files import load_hyperparameters, read_settings

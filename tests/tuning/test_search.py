@@ -10,7 +10,7 @@ import time
 import pytest
 
 from container.commands import main
-from container.job import Job, Scratch
+from container.job.job import Job, Scratch
 from container.training.checkpoint_files import complete_checkpoints
 from container.training.job_data import JobData
 from container.training.train import train_only
@@ -189,7 +189,9 @@ def worker_of(folder, scratch):
 
 def test_the_options_of_the_command_tune_are_settings_of_the_search(tmp_path, monkeypatch):
     given = []
-    monkeypatch.setattr("container.supervisor.train", lambda paths, **settings: given.append((paths.root, settings)))
+    monkeypatch.setattr(
+        "container.job.supervisor.train", lambda paths, **settings: given.append((paths.root, settings))
+    )
     main(["tune", "--root", str(tmp_path), "--trials", "3", "--max-hours", "1"])
     main(["tune", "--root", str(tmp_path)])
     assert given == [(tmp_path, {"tuning": {"trials": 3, "max_hours": 1.0}}), (tmp_path, {"tuning": {}})]

@@ -7,8 +7,8 @@ from typing import ClassVar
 import pytest
 
 import container.tuning.search as module
-from container.launch import run_queue
-from container.log_once import log_once
+from container.job.launch import run_queue
+from container.job.log_once import log_once
 from container.preprocessing.prepare import prepare_data
 from container.tuning.search import search
 from container.tuning.study import TuningStudy

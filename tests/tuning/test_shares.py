@@ -3,7 +3,7 @@
 import pytest
 
 from container.cores import CORES
-from container.launch.run_queue import Shares, show_curves
+from container.job.launch.run_queue import Shares, show_curves
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths

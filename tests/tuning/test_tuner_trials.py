@@ -4,8 +4,8 @@ import os
 
 import pytest
 
-from container import supervisor
-from container.job import Job, Scratch
+from container.job import supervisor
+from container.job.job import Job, Scratch
 from contracts.hyperparameter_files import TUNER_METRIC, load_hyperparameters
 from testing.jobs import write_job
 

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from container.archives import extract_archive
 from container.evaluation.predictions import SplitPredictions
 from container.preprocessing.labels import UNLABELLED, Label, LabelMap, learned_labels
+from container.steps.archives import extract_archive
 from container.tables.channel_files import TableSlice
 from container.tables.data_files import data_files
 from container.tables.part_files import PartFiles, open_part_files

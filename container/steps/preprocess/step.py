@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from container.hosts.topology import Topology
+from container.job.hosts.topology import Topology
 from container.preprocessing.labels import UNLABELLED, LabelCollector, LabelMap
 from container.steps.preprocess.data_profile import DataProfile, profile_text
 from container.steps.preprocess.row_split import (
