@@ -9,6 +9,7 @@ from container.demo_data import table_only_auroc, write_demo_data
 from container.job.processes import set_up_logging
 from container.job.supervisor import train
 from contracts import artifacts
+from contracts.metrics import METRICS
 from contracts.paths import JobPaths
 from contracts.program import COMPLETED
 
@@ -72,7 +73,7 @@ def demo(paths: JobPaths) -> int:
     ):
         print(f"  {name:34s} {_format(value)}")
     print("\nMetrics of text and table:\n")
-    for name in ("auroc", "average_precision", "f1_score", "precision", "recall", "accuracy"):
+    for name in METRICS:
         print(f"  {name:20s} val {_format(full[f'val/{name}'])}   test {_format(full[f'test/{name}'])}")
     print(f"\nReport:  {paths.output_data / artifacts.REPORT}\nModel:   {paths.model}")
     return COMPLETED

@@ -6,9 +6,9 @@ from pathlib import PurePosixPath
 from contracts.artifacts import ONNX_OUTPUT, ONNX_TABULAR, PROBABILITY_COLUMN, ROW_NUMBER
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
+from contracts.metrics import METRICS
 from contracts.model_classes import CROSS_ATTENTION_CLASSES, FROM_SCRATCH, POOLED_CLASSES, TWO_TEXT_CLASSES
 from contracts.paths import SPLITS
-from contracts.settings.control import METRICS
 from contracts.settings.data import ROW_COLUMNS
 from contracts.settings.processes import ZERO_BUBBLE_SCHEDULES
 from contracts.spelling import did_you_mean

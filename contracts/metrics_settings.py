@@ -1,14 +1,12 @@
-"""The settings of ModelMetricsComputation, and which of its metrics are better if lower."""
+"""The settings of ModelMetricsComputation."""
 
 from pydantic import Field, ValidationInfo, field_validator
 
 from contracts.artifacts import PROBABILITY_COLUMN
-from contracts.settings.control import METRICS
+from contracts.metrics import LOSSES, METRICS
 from contracts.spelling import did_you_mean
 from contracts.step_contract import Fractions, Names, ProcessingSettings
 from contracts.value_types import MetricOfSplit
-
-LOSSES = ("loss", "brier_score", "expected_calibration_error")
 
 
 class ModelMetricsSettings(ProcessingSettings):

@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from contracts.metrics import LOSSES
+
 LOSS = "val/loss"
 
 
@@ -25,7 +27,7 @@ class MonitoredMetric:
     @property
     def minimizes(self) -> bool:
         """Return whether the lowest value is the best one."""
-        return self.name == LOSS
+        return self.name.removeprefix("val/") in LOSSES
 
     def rank(self, value: float | None, loss: float | None = None) -> tuple[float, float]:
         """Return a key that orders validations, the best first; an undefined value is the worst.

@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from contracts.metrics_settings import LOSSES
+from contracts.metrics import LOSSES
 from contracts.serving import CSV, MOST_TRANSFORM_MIB, PAYLOAD_MIB, TRANSFORM_REQUESTS
 from contracts.tuning import Tuning
 from contracts.value_types import LARGEST_NUMBER, Json, MetricOfSplit, Number, Tags, TrackingName, TrackingUri

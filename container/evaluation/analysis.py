@@ -23,9 +23,10 @@ from container.evaluation.curves import (
     thin,
     wilson_interval,
 )
-from container.evaluation.metrics import METRICS, MetricValues, classification_metrics, decided_classes, one_vs_rest
+from container.evaluation.metrics import MetricValues, classification_metrics, decided_classes, of_counts, one_vs_rest
 from container.evaluation.predictions import SplitPredictions
 from container.evaluation.reliability import Calibration, calibrate
+from contracts.metrics import DECLARED, METRICS
 from contracts.threshold_targets import BEST_F1, ThresholdTarget
 
 THRESHOLDS = tuple(round(0.1 * i, 1) for i in range(1, 10))
@@ -63,7 +64,7 @@ class SplitAnalysis:
     """The evaluation of a split. K classes, N rows, of which L are labelled.
 
     Attributes:
-        metrics: loss and all of METRICS.
+        metrics: all that are declared in contracts/metrics.py.
         baselines: the same metrics without a model: every record gets the same score, or the same class.
         intervals: 95 % intervals of some metrics, for sampling of the records.
         class_counts: labelled records per class. [K]
@@ -283,9 +284,8 @@ def _metrics(
     class_labels: Sequence[int | str],
     threshold: float | None,
 ) -> MetricValues:
-    names = ("loss", *METRICS)
     if problem is not None:
-        return MetricValues(dict.fromkeys(names), dict.fromkeys(names, problem))
+        return MetricValues(dict.fromkeys(DECLARED), dict.fromkeys(DECLARED, problem))
     given = {"class_labels": class_labels, "threshold": threshold, "weights": weights}
     computed = classification_metrics(labels, probabilities, METRICS, **given)
     of_label = np.maximum(probabilities[np.arange(len(labels)), labels], np.finfo(np.float64).tiny)
@@ -300,33 +300,29 @@ def _baselines(counts: np.ndarray) -> dict[str, float | None]:
     """
     total, occurring = int(counts.sum()), int((counts > 0).sum())
     if total == 0:
-        return dict.fromkeys(("loss", *METRICS))
-    largest = float(counts.max() / total)
-    shares = counts / total
-    loss = float(abs((shares[shares > 0] * np.log(shares[shares > 0])).sum()))
-    if len(counts) == 2:
-        rate = float(counts[1] / total)
-        decided = {"f1_score": 2 * rate / (1 + rate), "precision": rate, "recall": None}
-        ranked = {"auroc": 0.5, "average_precision": rate}
-    else:
-        decided = {
-            "f1_score": 2 * largest / (1 + largest) / occurring,
-            "precision": largest / occurring,
-            "recall": 1 / occurring,
-        }
-        ranked = {"auroc": 0.5, "average_precision": 1 / occurring}
-    if occurring == 1:
-        ranked = dict.fromkeys(ranked)
-    return {"loss": loss, **ranked, **decided, "accuracy": largest}
+        return dict.fromkeys(DECLARED)
+    shares, commonest = counts / total, int(counts.argmax())
+    binary = len(counts) == 2
+    baselines: dict[str, float | None] = {"loss": float(abs((shares[shares > 0] * np.log(shares[shares > 0])).sum()))}
+    chance = {"roc": 0.5, "precision_recall": float(shares[1]) if binary else 1 / occurring}
+    for metric in DECLARED.values():
+        if metric.curve:
+            baselines[metric.name] = None if occurring == 1 else chance[metric.curve]
+        elif metric.ratio:
+            always = np.arange(len(counts)) == (1 if binary and not metric.pooled else commonest)
+            baselines[metric.name] = of_counts(counts * always, counts, total * always)[metric.name]
+    return baselines | ({"recall": None} if binary else {})
 
 
 def _intervals(metrics: MetricValues, labels: np.ndarray, probabilities: np.ndarray) -> dict[str, tuple[float, float]]:
     intervals = {}
-    if probabilities.shape[1] == 2 and (interval := auroc_interval(labels == 1, probabilities[:, 1])) is not None:
-        intervals["auroc"] = interval
-    accuracy = metrics.values["accuracy"]
-    if accuracy is not None:
-        intervals["accuracy"] = wilson_interval(accuracy * len(labels), len(labels))
+    for name, metric in DECLARED.items():
+        value = metrics.values[name]
+        if metric.interval == "DeLong" and probabilities.shape[1] == 2:
+            if (interval := auroc_interval(labels == 1, probabilities[:, 1])) is not None:
+                intervals[name] = interval
+        elif metric.interval == "Wilson" and value is not None:
+            intervals[name] = wilson_interval(value * len(labels), len(labels))
     return intervals
 
 

@@ -7,6 +7,8 @@ import numpy as np
 
 from container.decision.softmax import log_softmax
 from container.evaluation.curves import NORMAL_95, Order, areas
+from container.evaluation.metrics import of_decisions
+from contracts.metrics import AREAS, COMPARED
 
 SAMPLES = 100
 MOST_ROWS = 50_000  # of a sample
@@ -42,7 +44,7 @@ def estimate_metrics(
     counts = np.bincount(labels, minlength=log_p.shape[1])
     present = np.flatnonzero(counts)
     if len(present) < 2:
-        return dict.fromkeys(("loss", "auroc", "average_precision", "f1_score", "accuracy"), Estimate(None))
+        return dict.fromkeys(COMPARED, Estimate(None))
     rarer = int(counts.argmin()) if rarer is None else rarer
     classes = [rarer] if log_p.shape[1] == 2 else present.tolist()
     rng = np.random.default_rng(seed)
@@ -163,22 +165,16 @@ def _metrics(
 ) -> Callable[[np.ndarray], dict[str, float]]:
     """Return a function from the weights of the records to the metrics. [N], [N, K]"""
     orders = [Order(labels == k, log_p[:, k]) for k in classes]
-    losses, decided = -log_p[np.arange(len(labels)), labels], log_p.argmax(axis=1) if decided is None else decided
-    scored = [1] if log_p.shape[1] == 2 else classes
+    losses = -log_p[np.arange(len(labels)), labels]
+    of_model = log_p.argmax(axis=1) if decided is None else decided
 
     def metrics(weights: np.ndarray) -> dict[str, float]:
-        aurocs, precisions = zip(*(areas(order(weights)) for order in orders))
-        return {
+        ranked = np.mean([areas(order(weights)) for order in orders], axis=0)
+        values = {
             "loss": float(np.average(losses, weights=weights)),
-            "auroc": float(np.mean(aurocs)),
-            "average_precision": float(np.mean(precisions)),
-            "f1_score": float(np.mean([_f1(labels == k, decided == k, weights) for k in scored])),
-            "accuracy": float(np.average(decided == labels, weights=weights)),
+            **dict(zip(AREAS.values(), map(float, ranked), strict=True)),
+            **of_decisions(labels, of_model, weights, log_p.shape[1]),
         }
+        return {name: values[name] for name in COMPARED}
 
     return metrics
-
-
-def _f1(of_class: np.ndarray, decided: np.ndarray, weights: np.ndarray) -> float:
-    both = weights[of_class].sum() + weights[decided].sum()
-    return float(2 * weights[of_class & decided].sum() / both) if both else 0.0

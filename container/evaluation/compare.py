@@ -19,11 +19,11 @@ from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
 from contracts.input_files import read_object
+from contracts.metrics import COMPARED
 from contracts.paths import JobPaths
 from contracts.spelling import aligned
 
 SPLIT = "test"
-_NAMES = ("loss", "auroc", "average_precision", "f1_score", "accuracy")
 _FIX = "Name the folders of completed jobs."
 _ROWS_AT_ONCE = 65_536
 
@@ -104,7 +104,7 @@ def _metrics(jobs: Sequence[_Job]) -> Iterator[str]:
         *(f"{job.folder} - {first.folder}" for job in others),
     ]
     rows = []
-    for name in _NAMES:
+    for name in COMPARED:
         values = [job.metrics.get(f"{SPLIT}/{name}") for job in jobs]
         row = [name, *("-" if value is None else f"{value:.4f}" for value in values)]
         rows.append([*row, *("-" if found is None else found.get(name, "-") for found in differences)])

@@ -7,7 +7,8 @@ import numpy as np
 from scipy import stats
 
 from container.evaluation.curves import NORMAL_95, delong_variance, placements
-from container.evaluation.metrics import METRICS, classification_metrics, decided_classes
+from container.evaluation.metrics import classification_metrics, decided_classes
+from contracts.metrics import METRICS
 
 
 @dataclass(frozen=True)

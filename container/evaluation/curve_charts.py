@@ -7,6 +7,7 @@ import numpy as np
 
 from container.evaluation.analysis import ClassCurves, SplitAnalysis
 from container.evaluation.charts import LineChart, Series, percent, share_axis
+from contracts.metrics import AREAS
 
 _NAMED_CLASSES = 7
 
@@ -33,7 +34,7 @@ def curve_charts(analyses: Sequence[SplitAnalysis], kind: str, labels: Sequence[
     if not measured:
         return []
     if kind != "roc":
-        rate = np.full(2, measured[0].baselines["average_precision"])
+        rate = np.full(2, measured[0].baselines[AREAS[kind]])
         chance = [Series(f"chance on {measured[0].split}", (0, 1), rate, "reference")]
     lines = [
         _line(each.curves[0], kind, f"{each.split} ({_area(each.curves[0], kind):.3f})", _split_style(each))
@@ -52,7 +53,7 @@ def _hardest_first(analyses: Iterable[SplitAnalysis]) -> list[int]:
 
 
 def _area(curve: ClassCurves, kind: str) -> float:
-    return curve.auroc if kind == "roc" else curve.average_precision
+    return getattr(curve, AREAS[kind])
 
 
 def _line(curves: ClassCurves, kind: str, name: str, style: str) -> Series:
@@ -71,7 +72,7 @@ def _one_vs_rest(analysis: SplitAnalysis, kind: str, labels: Sequence[int | str]
             lines.append(_line(of_class[k], kind, f"{labels[k]} ({_area(of_class[k], kind):.3f})", f"c{place}"))
     macro = analysis.macro_roc if kind == "roc" else analysis.macro_precision_recall
     assert macro is not None
-    mean = analysis.metric("auroc" if kind == "roc" else "average_precision")
+    mean = analysis.metric(AREAS[kind])
     return [*lines, Series(f"mean of classes ({mean:.3f})", macro.x, macro.y, "strong", steps=kind != "roc")]
 
 

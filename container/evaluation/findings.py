@@ -9,8 +9,8 @@ from container.evaluation.analysis import SplitAnalysis
 from container.evaluation.charts import percent
 from container.evaluation.data_findings import ENOUGH_RECORDS, FEW_RECORDS, Finding, data_findings, listed
 from container.evaluation.evaluation_input import EvaluationInput, Explanation, VariantReport
-from container.evaluation.metrics import METRIC_NAMES
 from container.evaluation.verdict import NAMED, verdict, wide_auroc_interval
+from contracts.metrics import DECLARED
 from contracts.monitored_metric import MonitoredMetric
 
 
@@ -103,9 +103,9 @@ def _undefined(analyses: Mapping[str, SplitAnalysis]) -> Iterator[Finding]:
     for analysis in analyses.values():
         reasons: dict[str, list[str]] = {}
         for name, reason in analysis.metrics.undefined.items():
-            reasons.setdefault(reason, []).append(METRIC_NAMES[name])
+            reasons.setdefault(reason, []).append(DECLARED[name].title)
         for reason, names in reasons.items():
-            which = "every metric" if len(names) == len(METRIC_NAMES) else ", ".join(names)
+            which = "every metric" if len(names) == len(DECLARED) else ", ".join(names)
             yield Finding("check", f"Undefined on {analysis.split}: {which}, because {reason}.")
 
 
@@ -206,7 +206,7 @@ def _variants(variants: Sequence[VariantReport]) -> Iterator[Finding]:
 def _explanation(explanation: Explanation | None) -> Iterator[Finding]:
     if explanation is None or explanation.problem is not None:
         return
-    name, base = METRIC_NAMES[explanation.metric], explanation.base or 0.5
+    name, base = DECLARED[explanation.metric].title, explanation.base or 0.5
     gain = base - 0.5
     first = explanation.columns[0]
     if len(explanation.columns) > 1 and gain > 0.1 and first.drop > 0.9 * gain:

@@ -1,35 +1,23 @@
 """Compute classification metrics; an undefined metric is None with a reason, never 0.0."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 
 import numpy as np
 
 from container.evaluation.curves import Order, areas
 from contracts.errors import ContractError
+from contracts.metrics import AREAS, DECLARED
 from contracts.monitored_metric import LOSS
-from contracts.settings.control import METRICS
 
 __all__ = [
-    "METRICS",
-    "METRIC_NAMES",
     "MetricValues",
     "check_defined",
     "classification_metrics",
     "decided_classes",
     "one_vs_rest",
 ]
-
-METRIC_NAMES = {
-    "loss": "Log loss",
-    "auroc": "AUROC",
-    "average_precision": "Average precision",
-    "f1_score": "F1",
-    "precision": "Precision",
-    "recall": "Recall",
-    "accuracy": "Accuracy",
-}
 
 
 @dataclass(frozen=True)
@@ -69,11 +57,12 @@ def classification_metrics(
     undefined: dict[str, str] = {}
     class_labels = range(probabilities.shape[1]) if class_labels is None else class_labels
     ranked = cache(lambda: _rank(labels, probabilities, weights))
+    num_classes = probabilities.shape[1]
+    decided = cache(lambda: of_decisions(labels, decided_classes(probabilities, threshold), weights, num_classes))
     for name in names:
         reason = _why_undefined(name, labels, probabilities, class_labels, threshold)
         if reason is None:
-            decided = partial(_compute, name, labels, probabilities, threshold, weights)
-            values[name] = ranked()[name] if name in _RANKED else decided()
+            values[name] = (ranked() if DECLARED[name].curve else decided())[name]
         else:
             values[name], undefined[name] = None, reason
     return MetricValues(values, undefined)
@@ -117,7 +106,7 @@ def _why_undefined(
         return f"{not_finite} of {len(labels)} labelled records have a probability that is not a number"
     classes = np.unique(labels)
     of_one_class = f"all {len(labels)} labelled records are of class {class_labels[int(classes[0])]}"
-    if name in ("auroc", "average_precision") and len(classes) == 1:
+    if DECLARED[name].curve and len(classes) == 1:
         return of_one_class
     if probabilities.shape[1] > 2:
         return None
@@ -142,26 +131,37 @@ def decided_classes(probabilities: np.ndarray, threshold: float | None) -> np.nd
 
 
 def _rank(labels: np.ndarray, probabilities: np.ndarray, weights: np.ndarray) -> dict[str, float]:
-    """Return the metrics of _RANKED; for many classes, scikit-learn takes several times as long."""
+    """Return the metrics of curves; for many classes, scikit-learn takes several times as long."""
     of_classes = [areas(Order(is_class, scores)(weights)) for _, is_class, scores in one_vs_rest(labels, probabilities)]
-    return dict(zip(_RANKED, map(float, np.mean(of_classes, axis=0)), strict=True))
+    return dict(zip(AREAS.values(), map(float, np.mean(of_classes, axis=0)), strict=True))  # as `areas` returns them
 
 
-def _compute(
-    name: str, labels: np.ndarray, probabilities: np.ndarray, threshold: float | None, weights: np.ndarray
-) -> float:
-    from sklearn import metrics  # its import takes a second, which the first step of a job need not wait for
+def of_decisions(labels: np.ndarray, decided: np.ndarray, weights: np.ndarray, num_classes: int) -> dict[str, float]:
+    """Return the metrics of decisions, each by its `Metric.ratio`; a ratio over 0 is 0.
 
-    decided = decided_classes(probabilities, threshold)
-    if name == "accuracy":
-        return float(np.average(decided == labels, weights=weights))
-    compute: Callable[..., float] = getattr(metrics, _DECIDED[name])
-    if probabilities.shape[1] == 2:
-        return float(compute(labels, decided, sample_weight=weights))
-    macro = {"labels": np.unique(labels), "average": "macro", "zero_division": 0}
-    return float(compute(labels, decided, sample_weight=weights, **macro))
+    Args:
+        labels, decided: class ids. [N]
+        weights: of the records, not negative, in sum positive. [N]
+    """
+    right = labels == decided
+    counts = [
+        np.bincount(ids, of, minlength=num_classes)
+        for ids, of in ((labels[right], weights[right]), (labels, weights), (decided, weights))
+    ]  # [K] each
+    return of_counts(*counts)
 
 
-_RANKED = ("auroc", "average_precision")  # as `areas` returns them
-_DECIDED = {"f1_score": "f1_score", "precision": "precision_score", "recall": "recall_score"}  # of scikit-learn
-assert (*_RANKED, *_DECIDED, "accuracy") == METRICS
+def of_counts(hits: np.ndarray, records: np.ndarray, decided: np.ndarray) -> dict[str, float]:
+    """Return the metrics of decisions from the arguments of `Metric.ratio`: of class 1 of two, else macro. [K] each"""
+    classes = [1] if len(records) == 2 else np.flatnonzero(records)
+    values = {}
+    for name, metric in DECLARED.items():
+        if metric.ratio is None:
+            continue
+        above, below = metric.ratio(hits, records, decided)
+        if metric.pooled:
+            values[name] = float(above.sum() / below.sum())
+        else:
+            ratios = np.divide(above, below, out=np.zeros(len(records)), where=below > 0)
+            values[name] = float(ratios[classes].mean())
+    return values

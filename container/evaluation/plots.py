@@ -16,10 +16,10 @@ from matplotlib.figure import Figure
 from container.evaluation.analysis import SplitAnalysis
 from container.evaluation.charts import LineChart, Series, share_axis
 from container.evaluation.curve_charts import curve_charts, reliability_chart, threshold_chart
-from container.evaluation.metrics import METRIC_NAMES
 from container.evaluation.model_metrics import ModelMetrics, SplitMetrics
 from container.job.log_once import log_once
 from contracts.atomic_files import AtomicFile
+from contracts.metrics import DECLARED
 from contracts.spelling import shorten
 
 logger = logging.getLogger(__name__)
@@ -133,7 +133,7 @@ def _previous(split: SplitMetrics, axes: Axes) -> None:
     )
     axes.barh(rows - 0.2, new, height=0.38, color=_COLORS[0], label="new")
     axes.barh(rows + 0.2, previous, height=0.38, color=_GREY, label="previous")
-    axes.set_yticks(rows, [METRIC_NAMES[name] for name in names])
+    axes.set_yticks(rows, [DECLARED[name].title for name in names])
     axes.invert_yaxis()
     axes.set(xlim=(0, 1.01))
     _finish(axes, f"Compared with the previous model: {split.analysis.split}")
@@ -145,7 +145,7 @@ def _slices(split: SplitMetrics, field: str, axes: Axes) -> None:
     metric = "auroc" if any(each.metrics.values["auroc"] is not None for each in groups) else "accuracy"
     values = [each.metrics.values[metric] for each in groups]
     shown = [np.nan if value is None else value for value in values]
-    axes.plot(shown, rows, "o", color=_COLORS[0], label=METRIC_NAMES[metric])
+    axes.plot(shown, rows, "o", color=_COLORS[0], label=DECLARED[metric].title)
     for i, each in enumerate(groups):
         if metric == "auroc" and each.auroc_interval is not None:
             axes.plot(each.auroc_interval, [i, i], color=_COLORS[0], linewidth=1.4)
@@ -155,7 +155,7 @@ def _slices(split: SplitMetrics, field: str, axes: Axes) -> None:
     labels = [f"{plot_label(each.group)} ({each.labelled:,})" for each in groups]
     axes.set_yticks(rows, labels, parse_math=False)
     axes.invert_yaxis()
-    _finish(axes, f"{METRIC_NAMES[metric]} by {plot_label(field)}, {split.analysis.split}")
+    _finish(axes, f"{DECLARED[metric].title} by {plot_label(field)}, {split.analysis.split}")
 
 
 def _finish(axes: Axes, title: str) -> None:

@@ -18,7 +18,6 @@ from container.evaluation.companion_report import companion_sentences, metric_ti
 from container.evaluation.curve_charts import curve_charts, reliability_chart, threshold_chart
 from container.evaluation.evaluation_input import EvaluationInput, Explanation
 from container.evaluation.findings import (
-    METRIC_NAMES,
     best_validation,
     findings,
     headline,
@@ -27,6 +26,7 @@ from container.evaluation.findings import (
 )
 from container.evaluation.tuning_report import TuningSection, shown_setting, standard_error, tuning_section
 from contracts.hyperparameters import Hyperparameters
+from contracts.metrics import DECLARED
 
 SHOWN_COLUMNS = 20
 _MOST_CELLS_A_SIDE = 50
@@ -71,7 +71,7 @@ def render_report(
         headline=headline(main, labels),
         tiles=_tiles(main, labels),
         findings=findings(evaluation, analyses, threshold=threshold),
-        metric_names=METRIC_NAMES,
+        metrics=DECLARED,
         best_f1_threshold=threshold,
         decision=evaluation.decision,
         curves=[curve_charts(order, kind, labels) for kind in ("roc", "precision_recall")],
@@ -118,18 +118,18 @@ def _template() -> Template:
 
 
 def _tiles(analysis: SplitAnalysis, labels: Sequence[int | str]) -> list[Tile]:
-    def tile(name: str, title: str) -> Tile:
-        reason = analysis.metrics.undefined.get(name, "")
+    def tile(name: str, of: str = "") -> Tile:
+        title, reason = DECLARED[name].title + of, analysis.metrics.undefined.get(name, "")
         return Tile(title, analysis.metric(name), analysis.baselines[name], analysis.intervals.get(name), reason)
 
     if len(labels) > 2:
         names = ("accuracy", "f1_score", "auroc", "average_precision")
-        return [tile(name, METRIC_NAMES[name] + ("" if name == "accuracy" else ", mean of classes")) for name in names]
+        return [tile(name, "" if DECLARED[name].pooled else ", mean of classes") for name in names]
     tiles = [
-        tile("auroc", "AUROC"),
-        tile("average_precision", f"Average precision of class {labels[1]}"),
-        tile("f1_score", f"F1 of class {labels[1]} at {analysis.threshold:.4g}"),
-        tile("accuracy", f"Accuracy at {analysis.threshold:.4g}"),
+        tile("auroc"),
+        tile("average_precision", f" of class {labels[1]}"),
+        tile("f1_score", f" of class {labels[1]} at {analysis.threshold:.4g}"),
+        tile("accuracy", f" at {analysis.threshold:.4g}"),
     ]
     rare = analysis.classes[0]
     if rare.average_precision is not None and 0 < rare.support < analysis.labelled / 2:
@@ -193,7 +193,7 @@ def _importances(explanation: Explanation | None) -> list[Markup]:
             bars = [Bar(entry.name, entry.drop, styles[entry.kind], entry.spread) for entry in entries]
             kinds = dict.fromkeys(entry.kind for entry in entries if entry.kind != "modality")
             legend = [(styles[kind], kind) for kind in kinds]
-            x_label = f"decrease in {METRIC_NAMES[explanation.metric]}"
+            x_label = f"decrease in {DECLARED[explanation.metric].title}"
             drawn.append(charts.bar_chart(bars, title=title, x=x_label, legend=legend, note=note))
     return drawn
 
@@ -214,7 +214,7 @@ def _training(evaluation: EvaluationInput) -> list[LineChart]:
         _logged(history, "val/loss", "val", "val", dots=True),
     ]
     validated = [
-        _logged(history, key, f"c{i}", METRIC_NAMES.get(key.removeprefix("val/"), key), dots=True)
+        _logged(history, key, f"c{i}", DECLARED[key.removeprefix("val/")].title, dots=True)
         for i, key in enumerate(metrics, start=1)
     ]
     rates, speeds = [_logged(history, "lr", "c1", "")], [_logged(history, "rows_per_second", "c1", "")]

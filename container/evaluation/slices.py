@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from container.evaluation.curves import auroc_interval
-from container.evaluation.metrics import METRICS, MetricValues, classification_metrics
+from container.evaluation.metrics import MetricValues, classification_metrics
+from contracts.metrics import METRICS
 
 OTHERS = "(others)"
 MISSING = "(missing)"

@@ -7,11 +7,10 @@ import numpy as np
 from container.evaluation.analysis import SplitAnalysis
 from container.evaluation.bootstrap import Difference, Scores, paired_differences
 from container.evaluation.data_findings import Finding, listed
-from container.evaluation.metrics import METRIC_NAMES, decided_classes
+from container.evaluation.metrics import decided_classes
 from container.evaluation.predictions import SplitPredictions
+from contracts.metrics import COMPARED, DECLARED
 
-_LOWER_IS_BETTER = ("loss",)
-_ORDER = ("loss", "auroc", "average_precision", "f1_score", "accuracy")
 NAMED = 6
 _FEW_TO_JUDGE = 200  # records, with which an accuracy of 0.8 has a 95 % interval of 0.11
 
@@ -21,11 +20,11 @@ def verdict(analysis: SplitAnalysis, split: SplitPredictions, class_labels: Sequ
     if analysis.problem is not None or np.count_nonzero(analysis.class_counts) < 2:
         return []
     found = against_baseline(analysis, split)
-    signs = {name: -each.sign if name in _LOWER_IS_BETTER else each.sign for name, each in found.items()}
-    better = [name for name in _ORDER if signs.get(name) == 1]
+    signs = {name: -each.sign if DECLARED[name].minimizes else each.sign for name, each in found.items()}
+    better = [name for name in COMPARED if signs.get(name) == 1]
     # A perfect average precision has no interval, as no sample varies it: it is neither shown nor doubted.
     perfect = [name for name, each in found.items() if each.interval is None and analysis.metric(name) == 1]
-    other = [name for name in _ORDER if name in found and signs[name] != 1 and name not in perfect]
+    other = [name for name in COMPARED if name in found and signs[name] != 1 and name not in perfect]
     commonest = class_labels[int(analysis.class_counts.argmax())]
     facts = [_fact(analysis, name, found[name]) for name in [*other, *better, *perfect]]
     never = _never_predicted(analysis)
@@ -33,8 +32,8 @@ def verdict(analysis: SplitAnalysis, split: SplitPredictions, class_labels: Sequ
         title = f"Not shown to be better than always predicting {commonest}"
         return [Finding("check", f"{title}, on {analysis.split}: {'; '.join([*facts, *never])}."), *_next(0, analysis)]
     if other:
-        names = ", ".join(METRIC_NAMES[name] for name in better)
-        title = f"Better than guessing in {names}, not shown in {', '.join(METRIC_NAMES[name] for name in other)}"
+        names = ", ".join(DECLARED[name].title for name in better)
+        title = f"Better than guessing in {names}, not shown in {', '.join(DECLARED[name].title for name in other)}"
         return [Finding("check", f"{title}, on {analysis.split}: {'; '.join([*facts, *never])}."), *_next(1, analysis)]
     first = Finding("good", f"Better than guessing in every metric, on {analysis.split}: {'; '.join(facts)}.")
     return [first, *(Finding("check", f"{text[0].upper()}{text[1:]}.") for text in never), *_next(2, analysis)]
@@ -85,7 +84,7 @@ def expected_auroc_width(area: float, rows: int, others: int) -> float:
 
 def _fact(analysis: SplitAnalysis, name: str, difference: Difference) -> str:
     value, baseline = analysis.metric(name), analysis.baselines[name]
-    numbers = f"{METRIC_NAMES[name]} {value:.3f} against {baseline:.3f}" if value is not None else METRIC_NAMES[name]
+    numbers = DECLARED[name].title + ("" if value is None else f" {value:.3f} against {baseline:.3f}")
     if difference.interval is None:
         return f"{numbers} ({difference.value:+.3f})"
     low, high = difference.interval

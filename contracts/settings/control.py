@@ -1,12 +1,8 @@
 """Declare validations, checkpoints, early stopping, and the number of networks."""
 
-from typing import Literal, get_args
-
 from contracts.declaration import Settings, declare
+from contracts.metrics import MetricName
 from contracts.tuning import EnsembleModel, Tuning
-
-Metric = Literal["auroc", "average_precision", "f1_score", "precision", "recall", "accuracy"]
-METRICS: tuple[str, ...] = get_args(Metric)
 
 
 class ControlSettings(Settings):
@@ -23,7 +19,7 @@ class ControlSettings(Settings):
     val_check_interval: float = declare(0.25, scope="run", gt=0, le=1_000_000_000)
     """Interval of validations: a fraction of an epoch (up to 1), or a number of optimizer steps (above 1)."""
 
-    metric_choices: list[Metric] = declare(["auroc", "f1_score"], scope="run", min_length=1)
+    metric_choices: list[MetricName] = declare(["auroc", "f1_score"], scope="run", min_length=1)
     """Metrics of each validation during training. The final evaluation computes all metrics."""
 
     load_ckpt: bool = declare(True, scope="after")

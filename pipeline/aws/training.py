@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from contracts.errors import ContractError, shown
+from contracts.metrics import METRICS
 from contracts.paths import DEFAULT_ROOT, JobPaths
-from contracts.settings.control import METRICS
 from contracts.steps import PYTORCH_TRAINING
 from contracts.tuning import Choices, Range
 from contracts.tuning_space import is_whole

@@ -22,7 +22,7 @@ from container.evaluation.curves import (
 )
 from container.evaluation.evaluate import write_evaluation
 from container.evaluation.reliability import calibrate
-from contracts.consistency import METRICS
+from contracts.metrics import METRICS
 from contracts.threshold_targets import parse_threshold
 from testing.evaluations import evaluation, history, split, two_splits
 

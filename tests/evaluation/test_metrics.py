@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from container.evaluation.metrics import METRICS, classification_metrics, one_vs_rest
+from container.evaluation.metrics import classification_metrics, one_vs_rest
+from contracts.metrics import METRICS
 
 
 def binary(scores):

@@ -10,12 +10,13 @@ from container.data.split import PreparedSplit
 from container.decision.val_labels import check_val_labels
 from container.evaluation.choose_threshold import choose_threshold
 from container.evaluation.fit_decision import fit_calibrator
-from container.evaluation.metrics import METRICS, classification_metrics
+from container.evaluation.metrics import classification_metrics
 from container.preprocessing.class_weights import class_totals, resolve_class_weights
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
+from contracts.metrics import METRICS
 from contracts.threshold_targets import parse_threshold
 from testing.jobs import table, write_job
 

@@ -2,9 +2,9 @@
 
 from collections.abc import Iterator, Sequence
 
-from container.evaluation.metrics import METRIC_NAMES
 from container.evaluation.model_metrics import ModelMetrics, SplitMetrics
 from contracts.errors import one_line
+from contracts.metrics import DECLARED, METRICS
 from contracts.spelling import aligned
 
 _SHOWN_GROUPS = 12
@@ -25,8 +25,8 @@ def _lines(metrics: ModelMetrics) -> Iterator[str]:
             ["records", *(f"{split.analysis.rows:,}" for split in splits.values())],
             ["with a label", *(f"{split.analysis.labelled:,}" for split in splits.values())],
             *(
-                [label, *(_figure(split.analysis.metrics.values[name]) for split in splits.values())]
-                for name, label in METRIC_NAMES.items()
+                [metric.title, *(_figure(split.analysis.metrics.values[name]) for split in splits.values())]
+                for name, metric in DECLARED.items()
             ),
             ["Calibration error", *(_figure(error) for error in errors)],
         ],
@@ -96,7 +96,7 @@ def _comparison(name: str, split: SplitMetrics) -> Iterator[str]:
         ["", "new", "previous", "difference"],
         [
             [
-                METRIC_NAMES[metric],
+                DECLARED[metric].title,
                 _figure(value),
                 _figure(comparison.previous[metric]),
                 _figure(comparison.differences[metric], sign="+"),
@@ -120,15 +120,14 @@ def _comparison(name: str, split: SplitMetrics) -> Iterator[str]:
 def _slices(name: str, split: SplitMetrics) -> Iterator[str]:
     for field, groups in split.slices.items():
         yield from ("", f"By {field}, {name}")
-        shown = ["auroc", "average_precision", "f1_score", "precision", "recall", "accuracy"]
         yield from _table(
-            ["group", "labelled", "positives", *(METRIC_NAMES[metric] for metric in shown)],
+            ["group", "labelled", "positives", *(DECLARED[metric].title for metric in METRICS)],
             [
                 [
                     each.group,
                     f"{each.labelled:,}",
                     _share(each.positive_share),
-                    *(_figure(each.metrics.values[metric]) for metric in shown),
+                    *(_figure(each.metrics.values[metric]) for metric in METRICS),
                 ]
                 for each in groups[:_SHOWN_GROUPS]
             ],
