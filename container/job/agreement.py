@@ -44,9 +44,9 @@ def meet_hosts(control: Control, hp: Hyperparameters, num_workers: int) -> None:
                 raise ContractError(f"{name}: host {host} has {value}, but host {hosts[0]} has {first}", fix)
     if len(hosts) > 1:
         logger.info(
-            "%d hosts with %d processes each: %s; this is %s, rank %d", len(hosts), num_workers, ", ".join(hosts),
-            control.topology.current, control.topology.rank,
-        )  # fmt: skip
+            f"{len(hosts)} hosts with {num_workers} processes each: {', '.join(hosts)}; this is "
+            f"{control.topology.current}, rank {control.topology.rank}"
+        )
 
 
 def check_same_data(control: Control, prepared: PreparedData) -> None:

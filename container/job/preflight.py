@@ -141,15 +141,15 @@ def _warn_of_frozen_random_embeddings(hp: Hyperparameters) -> None:
     for text in hp.text_fields:
         if text.tokenizer == FROM_SCRATCH and not text.is_embeddings_trainable:
             logger.warning(
-                "%s: is false, and the embeddings of %r are %s: they stay random. Set it to true, or use a pretrained "
-                "encoder.", text.source("is_embeddings_trainable", hp.model_fields_set), text.name, FROM_SCRATCH,
-            )  # fmt: skip
+                f"{text.source('is_embeddings_trainable', hp.model_fields_set)}: is false, and the embeddings of "
+                f"{text.name!r} are {FROM_SCRATCH}: they stay random. Set it to true, or use a pretrained encoder."
+            )
 
 
 def _suggest_head_lr(hp: Hyperparameters) -> None:
     pretrained = [field.tokenizer for field in hp.text_fields if field.tokenizer != FROM_SCRATCH]
     if pretrained and hp.head_lr is None and hp.lr < 2e-4:
         logger.info(
-            "head_lr is not set: all parameters learn at lr=%g. With a pretrained encoder, head_lr=1e-3 usually gives "
-            "a much better model; preset=recommended chooses it and more.", hp.lr,
-        )  # fmt: skip
+            f"head_lr is not set: all parameters learn at lr={hp.lr:g}. With a pretrained encoder, head_lr=1e-3 "
+            "usually gives a much better model; preset=recommended chooses it and more."
+        )

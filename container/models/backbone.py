@@ -264,9 +264,9 @@ def _reinitialize_last_layers(field: ModelTextField, backbone: PreTrainedModel, 
     own = [] if layers is None else list(layers)
     if count > len(own):
         logger.warning(
-            "reinit_layers: the default of %d is not applied: %s's encoder, of model_type %r, has %d known layers with "
-            "weights of their own.", count, field.role, backbone.config.model_type, len(own),
-        )  # fmt: skip
+            f"reinit_layers: the default of {count} is not applied: {field.role}'s encoder, of model_type "
+            f"{backbone.config.model_type!r}, has {len(own)} known layers with weights of their own."
+        )
         return
     for layer in own[len(own) - count :]:
         reinitialize(layer, std=_std(backbone.config))

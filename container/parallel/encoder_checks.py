@@ -121,9 +121,9 @@ def warn_of_layer_settings(paths: JobPaths, hp: Hyperparameters, degrees: Parall
         if not encoder_family(encoder.model_type).has_own_layers:
             for name in settings:
                 logger.warning(
-                    "%s has no effect on the encoder of %s: encoders of type %s have no separate layers.",
-                    name, encoder.role, encoder.model_type,
-                )  # fmt: skip
+                    f"{name} has no effect on the encoder of {encoder.role}: encoders of type {encoder.model_type} "
+                    "have no separate layers."
+                )
 
 
 def _encoders(paths: JobPaths, hp: Hyperparameters) -> list[EncoderShape]:

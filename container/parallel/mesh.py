@@ -148,9 +148,9 @@ def choose_device() -> str:
         )
     if found < devices and local_rank == 0:
         logger.warning(
-            "nproc_per_node: by default, there is a process for each GPU in %s: %d, but PyTorch finds %d GPUs. "
-            "To use all of them, set nproc_per_node to %d.", source, found, devices, devices,
-        )  # fmt: skip
+            f"nproc_per_node: by default, there is a process for each GPU in {source}: {found}, but PyTorch finds "
+            f"{devices} GPUs. To use all of them, set nproc_per_node to {devices}."
+        )
     torch.cuda.set_device(local_rank)
     _without_refused_segments()
     # Both backends: gloo sums CPU tensors, such as counts, without waiting for the device's queue.

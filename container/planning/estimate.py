@@ -28,9 +28,9 @@ def warn_if_too_large(hp: Hyperparameters, prepared: Path, *, hosts: int, per_ho
         total, has = answer["memory_gib"]["total"], answer["gpu_gib"]
         if total > has:
             logger.warning(
-                "the model will probably not fit: a step needs about %.1f GiB, and the GPU has %.1f GiB: %s. %s",
-                total, has, _parts(answer), _advice(answer),
-            )  # fmt: skip
+                f"the model will probably not fit: a step needs about {total:.1f} GiB, and the GPU has {has:.1f} GiB: "
+                f"{_parts(answer)}. {_advice(answer)}"
+            )
 
     thread = threading.Thread(target=warn, name="estimate", daemon=True)
     thread.start()

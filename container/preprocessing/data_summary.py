@@ -108,10 +108,10 @@ def log_split(split: str, summary: Mapping[str, Any]) -> None:
         )
         if split == "train" and text["unknown_tokens"] > MANY_UNKNOWN * text["tokens"]:
             logger.warning(
-                "%s: text %r: %.0f%% of the tokens are unknown to the tokenizer, which has learned no such letters or "
-                "words. Use a multilingual encoder, e.g. intfloat/multilingual-e5-small.",
-                split, text["column"], 100 * text["unknown_tokens"] / text["tokens"],
-            )  # fmt: skip
+                f"{split}: text {text['column']!r}: {100 * text['unknown_tokens'] / text['tokens']:.0f}% of the tokens "
+                "are unknown to the tokenizer, which has learned no such letters or words. Use a multilingual "
+                "encoder, e.g. intfloat/multilingual-e5-small."
+            )
         if text["truncated_records"]:
             cut = f"{text['truncated_records']} of {text['records']} records were cut"
             lost = f"{text['cut_chunks']} chunks, {text['cut_tokens']} tokens lost"

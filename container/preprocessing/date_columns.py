@@ -78,9 +78,9 @@ class DateColumn:
             first = {"%d": "day", "%m": "month", "%y": "year"}[chosen[:2]]
             others = " or ".join(map(self._setting, self._notations.rivals(chosen)))
             logger.warning(
-                "%s: dates such as 01/02/2026 have the %s first, as no day is above 12. If that is wrong, set %s.",
-                place, first, others,
-            )  # fmt: skip
+                f"{place}: dates such as 01/02/2026 have the {first} first, as no day is above 12. If that is wrong, "
+                f"set {others}."
+            )
         if "%y" in chosen:
             logger.warning(
                 "%s: years of two digits are from 1969 to 2068: 40 is 2040. If that is wrong, write four digits.", place

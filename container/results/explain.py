@@ -88,9 +88,9 @@ def explain(
         return not_measured(f"{type(error).__name__}: {first_line(error)}")
     seconds = time.perf_counter() - began
     logger.info(
-        "explained in %.1f s: %d columns shuffled %d times over %d val records, %d modalities left out",
-        seconds, len(columns), SHUFFLES, len(sample), len(modalities),
-    )  # fmt: skip
+        f"explained in {seconds:.1f} s: {len(columns)} columns shuffled {SHUFFLES} times over {len(sample)} val "
+        f"records, {len(modalities)} modalities left out"
+    )
     columns, modalities = (tuple(sorted(each, key=lambda entry: -entry.drop)) for each in (columns, modalities))
     return Explanation(METRIC, base, len(sample), SHUFFLES, seconds, columns=columns, modalities=modalities)
 

@@ -71,9 +71,9 @@ def predict(
     logger.info("%s: %s records predicted in %.1f s", output, f"{rows - invalid:,}", seconds)
     if invalid:
         logger.warning(
-            "%s of %s records %s no prediction; the column %r says why. The first: %s",
-            f"{invalid:,}", f"{rows:,}", "has" if invalid == 1 else "have", ERROR, error,
-        )  # fmt: skip
+            f"{invalid:,} of {rows:,} records {'has' if invalid == 1 else 'have'} no prediction; the column {ERROR!r} "
+            f"says why. The first: {error}"
+        )
     return 0
 
 

@@ -206,11 +206,10 @@ class Predictor:
             if len(values) >= _FEWEST_VALUES and 2 * len(unknown) >= len(values):
                 self._warned.add(name)
                 logger.warning(
-                    "column %r: %d of %d values are categories that the training data lacks, such as %s; it has %s. "
-                    "They count as unknown. Write values as in the training data: read CSV with dtype=str, so that "
-                    "0012 does not become 12.",
-                    name, len(unknown), len(values), _examples(unknown.unique()), _examples(known),
-                )  # fmt: skip
+                    f"column {name!r}: {len(unknown)} of {len(values)} values are categories that the training data "
+                    f"lacks, such as {_examples(unknown.unique())}; it has {_examples(known)}. They count as unknown. "
+                    "Write values as in the training data: read CSV with dtype=str, so that 0012 does not become 12."
+                )
 
     def compute(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
         """Return the class probabilities of record indices[i] of records[i], i = 0..N-1; thread-safe. [N, K]"""

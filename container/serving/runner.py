@@ -230,9 +230,9 @@ def load_runner(folder: Path) -> Runner:
             "Package the model without the script, or set SERVING_SCRIPT=run if you trust it.",
         )
     logger.warning(
-        "%s sha256=%s uid=%d: this script of the package runs with all permissions of the server. "
-        "SERVING_SCRIPT=forbid refuses such packages.", script, digest, os.getuid(),
-    )  # fmt: skip
+        f"{script} sha256={digest} uid={os.getuid()}: this script of the package runs with all permissions of the "
+        "server. SERVING_SCRIPT=forbid refuses such packages."
+    )
     return ScriptRunner(folder, script)
 
 

@@ -133,10 +133,9 @@ def _accepted(rows: TableSlice, records: Sequence[Record], package: Path, most_t
     long = [prepared.padded_tokens(row) > most_tokens for row in range(len(records))]
     if any(long):
         logger.warning(
-            "%d of %d records have more than SERVING_MAX_TOKENS=%d tokens: a server refuses them, and they are not "
-            "compared. Raise SERVING_MAX_TOKENS, or train with chunk_trancate.",
-            sum(long), len(long), most_tokens,
-        )  # fmt: skip
+            f"{sum(long)} of {len(long)} records have more than SERVING_MAX_TOKENS={most_tokens} tokens: a server "
+            "refuses them, and they are not compared. Raise SERVING_MAX_TOKENS, or train with chunk_trancate."
+        )
     nul = ["\0" in "".join(map(str, record.values())) for record in records]  # CSV cannot contain it
     if any(nul):
         logger.info("%d records have NUL characters, and are not compared.", sum(nul))

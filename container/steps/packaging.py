@@ -124,9 +124,9 @@ def run(step: StepRun) -> None:
     package = step.output("packaged_model") / ARCHIVED_MODEL
     write_archive(package, members)
     logger.info(
-        "%s: %d files, %.1f MB; serves %s, classes %s", package, len(members), package.stat().st_size / 1e6,
-        ", ".join(served.feature_inputs), ", ".join(map(str, served.class_labels)),
-    )  # fmt: skip
+        f"{package}: {len(members)} files, {package.stat().st_size / 1e6:.1f} MB; serves "
+        f"{', '.join(served.feature_inputs)}, classes {', '.join(map(str, served.class_labels))}"
+    )
 
 
 def _model_folder(step: StepRun) -> tuple[Path, Path]:

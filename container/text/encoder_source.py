@@ -97,11 +97,11 @@ def write_encoder_files(source: Path, target: Path) -> None:
     shutil.rmtree(copies)
     if difference:
         logger.warning(
-            "encoder %s: the job encodes text as AutoTokenizer does, which reads more than tokenizer.json: %r becomes "
-            "%s, with tokenizer.json alone %s. To use tokenizer.json as it is, set tokenizer_class in %s to "
-            "PreTrainedTokenizerFast.",
-            source, difference["text"], difference["tokens"], difference["alone"], source / "tokenizer_config.json",
-        )  # fmt: skip
+            f"encoder {source}: the job encodes text as AutoTokenizer does, which reads more than tokenizer.json: "
+            f"{difference['text']!r} becomes {difference['tokens']}, with tokenizer.json alone {difference['alone']}. "
+            f"To use tokenizer.json as it is, set tokenizer_class in {source / 'tokenizer_config.json'} to "
+            "PreTrainedTokenizerFast."
+        )
 
 
 def _local_folders(name: str, pretrained: Path) -> list[Path]:

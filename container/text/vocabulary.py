@@ -161,10 +161,9 @@ def _learn(counts: Mapping[str, int], limit: int) -> dict[str, int]:
     unknown = 1 - covered[len(alphabet) - 1]
     if unknown > 1 - _COVERED:
         logger.warning(
-            "from_scratch: the vocabulary has %d of %d letters; %.1f %% of the letters of the text are unknown to the "
-            "encoder. Raise vocab_size in encoder_config (now %d).",
-            len(alphabet), len(letters), 100 * unknown, limit,
-        )  # fmt: skip
+            f"from_scratch: the vocabulary has {len(alphabet)} of {len(letters)} letters; {100 * unknown:.1f} % of the "
+            f"letters of the text are unknown to the encoder. Raise vocab_size in encoder_config (now {limit})."
+        )
     continuing = sorted({letter for word in counts for letter in word[1:]}.intersection(alphabet))
     trainer = trainers.WordPieceTrainer(
         vocab_size=limit,

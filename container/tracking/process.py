@@ -34,9 +34,9 @@ def send_results(paths: JobPaths, hp: Hyperparameters, *, stopping: Callable[[],
     problem = send_in_process(arguments, stopping=stopping, limit=limit)
     if problem is not None:
         logger.warning(
-            "mlflow_tracking_uri: %s. The job and its results are complete. To send them later: %s",
-            problem, shlex.join(["python", *_TRACK, *arguments]),
-        )  # fmt: skip
+            f"mlflow_tracking_uri: {problem}. The job and its results are complete. To send them later: "
+            f"{shlex.join(['python', *_TRACK, *arguments])}"
+        )
 
 
 def send_in_process(arguments: Sequence[str], *, stopping: Callable[[], bool], limit: float) -> str | None:

@@ -36,7 +36,7 @@ def run(step: StepRun) -> None:
     problem = send_in_process([f"--root={job.root}", *arguments], stopping=lambda: False, limit=LIMIT)
     if problem is not None:
         logger.warning(
-            "mlflow: %s. The training job is complete. To send its results later, copy its model.tar.gz and "
-            "output.tar.gz to a folder: python -m container track --root FOLDER %s", problem, shlex.join(arguments),
-        )  # fmt: skip
+            f"mlflow: {problem}. The training job is complete. To send its results later, copy its model.tar.gz and "
+            f"output.tar.gz to a folder: python -m container track --root FOLDER {shlex.join(arguments)}"
+        )
     write_text_atomically(step.output("tracked") / TRACKED, json.dumps({"problem": problem}))

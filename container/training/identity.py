@@ -108,8 +108,7 @@ def resume_batch_plan(global_batch: int, planned: BatchPlan) -> BatchPlan:
         else f"accumulate_grad_batches is {passes} and a microbatch has up to {microbatch_size} records"
     )
     logger.info(
-        "the global batch stays %d, as in the checkpoint: %s on each of %d data-parallel ranks; without the checkpoint "
-        "it would be %d",
-        global_batch, sizes, planned.data_parallel_size, planned.global_batch,
-    )  # fmt: skip
+        f"the global batch stays {global_batch}, as in the checkpoint: {sizes} on each of {planned.data_parallel_size} "
+        f"data-parallel ranks; without the checkpoint it would be {planned.global_batch}"
+    )
     return replace(planned, microbatch_size=microbatch_size, num_microbatches=passes * per_pass, records=global_batch)

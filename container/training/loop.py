@@ -109,14 +109,15 @@ class Trainer:
         state, schedule = self._run.state, self._schedule
         warmup = effective_warmup(self._hp, schedule.total_steps)
         logger.info(
-            "training on %d records for up to %d epochs of %d steps (global batch %d), %d warmup steps",
-            schedule.records, schedule.max_epochs, schedule.steps_per_epoch, self._run.batch_plan.global_batch, warmup,
-        )  # fmt: skip
+            f"training on {schedule.records} records for up to {schedule.max_epochs} epochs of "
+            f"{schedule.steps_per_epoch} steps (global batch {self._run.batch_plan.global_batch}), {warmup} warmup "
+            "steps"
+        )
         if state.epoch + (state.consumed > 0) > schedule.max_epochs:
             logger.info(
-                "max_epochs is %d, but the checkpoint has %.2f epochs; they stay. resume=false starts over.",
-                schedule.max_epochs, schedule.progress(state),
-            )  # fmt: skip
+                f"max_epochs is {schedule.max_epochs}, but the checkpoint has {schedule.progress(state):.2f} epochs; "
+                "they stay. resume=false starts over."
+            )
         if "warmup_steps" in self._hp.model_fields_set and warmup >= schedule.total_steps:
             logger.warning("warmup_steps=%d: the run has %d steps, all of them warmup", warmup, schedule.total_steps)
         self._execution.module.train()
@@ -141,10 +142,9 @@ class Trainer:
         self._job.timeline.mark("train")
         if state.stopped_before(schedule.max_epochs):
             logger.info(
-                "early stop after %.2f epochs: %s has not been better than %.6g (step %s) for %d epochs",
-                schedule.progress(state), self._early.metric.name, state.best_value, state.best_step,
-                self._hp.early_stop_patience,
-            )  # fmt: skip
+                f"early stop after {schedule.progress(state):.2f} epochs: {self._early.metric.name} has not been "
+                f"better than {state.best_value:.6g} (step {state.best_step}) for {self._hp.early_stop_patience} epochs"
+            )
         return self._val_logits
 
     def _epoch(self) -> None:

@@ -85,10 +85,11 @@ class Progress:
             shown = {"loss": _number(values["train/loss"]), "left": duration(left)}
             self._bar.set_postfix(shown, refresh=False)
         log(
-            "step %d/%d, epoch %.2f/%d, train/loss=%s; lr=%.3g; %.1f rows/s, %.0f tokens/s, %.1f %% padding, %s left",
-            step, self._total_steps, epoch, self._max_epochs, _number(values["train/loss"]), values["lr"],
-            rates["rows_per_second"], rates["tokens_per_second"], rates["padding_percent"], duration(left),
-        )  # fmt: skip
+            f"step {step}/{self._total_steps}, epoch {epoch:.2f}/{self._max_epochs}, "
+            f"train/loss={_number(values['train/loss'])}; lr={values['lr']:.3g}; {rates['rows_per_second']:.1f} "
+            f"rows/s, {rates['tokens_per_second']:.0f} tokens/s, {rates['padding_percent']:.1f} % padding, "
+            f"{duration(left)} left"
+        )
         self.scalars(step, {**values, **rates})
         self.restart()
         return rates

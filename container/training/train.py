@@ -164,10 +164,9 @@ def _log_parameters(hp: Hyperparameters, ranks: RankMesh, model: Classifier) -> 
     parameters = sum(parameter.numel() for parameter in model.parameters())
     device = "the CPU" if ranks.device.type == "cpu" else "GPUs"
     logger.info(
-        "%s: %s parameters on %s, %s, matrix products in %s",
-        hp.architecture.name, f"{parameters:,}", device, ranks.degrees.in_words,
-        str(precision_of(hp, ranks.device)).removeprefix("torch."),
-    )  # fmt: skip
+        f"{hp.architecture.name}: {parameters:,} parameters on {device}, {ranks.degrees.in_words}, matrix products in "
+        f"{str(precision_of(hp, ranks.device)).removeprefix('torch.')}"
+    )
     if hp.lora_rank:
         trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
         logger.info("lora_rank %d: %s of them are trained", hp.lora_rank, f"{trained:,}")

@@ -91,7 +91,7 @@ def forget_missing_best(state: TrainingState, store: CheckpointStore, *, name: s
     """Let the validations of a run compete anew if the weights of its best one are lost."""
     if state.best_step is not None and store.at_step(state.best_step) is None:
         logger.warning(
-            "%s: the best checkpoint, of step %d, is missing or damaged: later validations compete anew, and without "
-            "one the last weights are used", name, state.best_step,
-        )  # fmt: skip
+            f"{name}: the best checkpoint, of step {state.best_step}, is missing or damaged: later validations compete "
+            "anew, and without one the last weights are used"
+        )
         state.best_value = state.best_step = None

@@ -77,9 +77,9 @@ def train_members(
     shares = Shares.of_members(hp, hp.num_members, num_gpus=num_gpus)
     if missing:
         logger.info(
-            "%d of %d networks are trained; training %d at a time with %d processes each",
-            len(planned) - len(missing), len(planned), min(shares.parallel, len(missing)), shares.num_workers,
-        )  # fmt: skip
+            f"{len(planned) - len(missing)} of {len(planned)} networks are trained; training "
+            f"{min(shares.parallel, len(missing))} at a time with {shares.num_workers} processes each"
+        )
     try:
         _train(missing, RunQueue(shares, shown=shares.parallel == 1), prepared)  # the lines of several would mix
     except Stopped as stopped:

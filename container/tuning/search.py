@@ -220,10 +220,9 @@ class Search:
         unfinished = [trial for trial in self._study.trials if not trial.is_finished]
         self._bar.update(self._study.finished)
         logger.info(
-            "search for the best %s: %d of %d trials are finished, %d at a time with nproc_per_node %d",
-            self._metric, self._study.finished, self._tuning.trials, self._queue.shares.parallel,
-            self._queue.shares.num_workers,
-        )  # fmt: skip
+            f"search for the best {self._metric}: {self._study.finished} of {self._tuning.trials} trials are finished, "
+            f"{self._queue.shares.parallel} at a time with nproc_per_node {self._queue.shares.num_workers}"
+        )
         logger.info("space of the search: %s", describe_space(space_of(self._hp)))
         self._prepare_known()
         while True:
@@ -365,11 +364,10 @@ class Search:
         best, finished = self._study.best, self._study.finished
         left = (self._tuning.trials - finished) * self._time.seconds / finished
         logger.info(
-            "trial %d %s: %s; %s; %d of %d trials, %s left; %s", trial.number, state,
-            trial.reason or f"{self._metric}={trial.value:.6g}",
-            f"best {best.value:.6g} (trial {best.number})" if best is not None else "no result yet",
-            finished, self._tuning.trials, duration(left), json.dumps(self._study.changes(trial)),
-        )  # fmt: skip
+            f"trial {trial.number} {state}: {trial.reason or f'{self._metric}={trial.value:.6g}'}; "
+            f"{f'best {best.value:.6g} (trial {best.number})' if best is not None else 'no result yet'}; {finished} of "
+            f"{self._tuning.trials} trials, {duration(left)} left; {json.dumps(self._study.changes(trial))}"
+        )
         self._bar.update()
 
     def _remove_losers(self) -> None:

@@ -63,9 +63,9 @@ def _interface(named: str | None, address: str) -> str | None:
     if named and named != by_address:
         exists = (_INTERFACES / named).exists()
         logger.info(
-            "network interface: %s, which has %s; resourceconfig.json names %s, which %s",
-            by_address, address, named, "has another address" if exists else "does not exist",
-        )  # fmt: skip
+            f"network interface: {by_address}, which has {address}; resourceconfig.json names {named}, which "
+            f"{'has another address' if exists else 'does not exist'}"
+        )
         return by_address or (named if exists else None)
     return by_address
 

@@ -233,9 +233,9 @@ def run(step: StepRun) -> None:
     content = profile.to_json(reader.labels.labels, about=about)
     if content["ids_in_several_splits"]:
         logger.warning(
-            "ID_FIELD: %s%d ids occur in several splits. SPLIT_BY=hash without GROUP_FIELD keeps the rows of an id in "
-            "one split.", "about " if content["ids_are_sampled"] else "", content["ids_in_several_splits"],
-        )  # fmt: skip
+            f"ID_FIELD: {'about ' if content['ids_are_sampled'] else ''}{content['ids_in_several_splits']} ids occur "
+            "in several splits. SPLIT_BY=hash without GROUP_FIELD keeps the rows of an id in one split."
+        )
     text = profile_text(content)
     name = f"data_profile-{hosts.current}" if hosts.rank else "data_profile"
     folder = step.output("processed_data")

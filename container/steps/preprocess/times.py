@@ -60,9 +60,9 @@ class TimeColumn:
         chosen = next((each for each in parsed if each[0] == self._dates.decide()), next(iter(parsed)))
         if len(parsed) > 1 and self._dates.is_ambiguous:
             logger.warning(
-                "column %r: all dates fit %s; the rows are split by %s.",
-                self.name, " and ".join(each for each, _ in parsed), chosen[0],
-            )  # fmt: skip
+                f"column {self.name!r}: all dates fit {' and '.join(each for each, _ in parsed)}; the rows are split "
+                f"by {chosen[0]}."
+            )
         self._parsed = {chosen: []}
         return np.concatenate([np.empty(0), *parsed[chosen]])
 
