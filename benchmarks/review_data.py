@@ -45,7 +45,7 @@ _ROWS_PER_BLOCK = 20_000
 _WORDS_PER_BLOCK = 200_000
 _RARE_WORDS = 20_000
 _RARE, _MISSPELT = 0.10, 0.005
-_WORDS = (  # noqa: SIM905 - words read better as text
+_WORDS = (
     "the and i it is this a to in but on for with was so not my size dress of that very fit love top as like be are "
     "have fabric color great small just wear would really sweater they perfect at jeans look you from soft bought "
     "if comfortable an too all flattering back shirt cute beautiful quality material one little when waist length "

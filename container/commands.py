@@ -123,10 +123,8 @@ def _predict(options: argparse.Namespace, paths: JobPaths) -> int:
 
     if options.top is not None and options.explain is None:
         raise ContractError("--top: has no effect without --explain", "Add --explain column, text or word.")
-    return predict(
-        options.model or paths.model, options.input, options.output,
-        reading=Reading.of(options, paths), level=options.explain, top=options.top,
-    )  # fmt: skip
+    model, reading = options.model or paths.model, Reading.of(options, paths)
+    return predict(model, options.input, options.output, reading=reading, level=options.explain, top=options.top)
 
 
 def _convert(options: argparse.Namespace, _: JobPaths) -> int:
@@ -177,9 +175,9 @@ def _step(options: argparse.Namespace, paths: JobPaths) -> int:
 
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace, JobPaths], int]] = {
-    "init": _init, "train": _train, "tune": _tune, "convert": _convert, "predict": _predict, "compare": _compare,
-    "serve": _serve, "track": _track, "demo": _demo, "plan": _plan,
-}  # fmt: skip
+    command.__name__.removeprefix("_"): command
+    for command in (_init, _train, _tune, _convert, _predict, _compare, _serve, _track, _demo, _plan)
+}
 
 
 _READ_FORMATS = f"{', '.join(OF_SUFFIX)}, gzipped or not"
@@ -195,10 +193,8 @@ def _add_reading_arguments(command: argparse.ArgumentParser) -> None:
 
 def _add_init_arguments(command: argparse.ArgumentParser) -> None:
     _add_reading_arguments(command)
-    command.add_argument(
-        "tables", type=Path, nargs="+", metavar="TABLE",
-        help=f"files or a folder ({_READ_FORMATS}): one table, or files named train, val and test",
-    )  # fmt: skip
+    about = f"files or a folder ({_READ_FORMATS}): one table, or files named train, val and test"
+    command.add_argument("tables", type=Path, nargs="+", metavar="TABLE", help=about)
     about = "column of the label (default: label, target, class, y or outcome)"
     command.add_argument("--label", metavar="NAME", help=about)
     about = 'write another label, e.g. "Yes =yes"; nothing after the sign: no label'
@@ -250,10 +246,8 @@ def _add_compare_arguments(command: argparse.ArgumentParser) -> None:
 def _add_predict_arguments(command: argparse.ArgumentParser) -> None:
     _add_reading_arguments(command)
     command.add_argument("--model", type=Path, help="a model folder or an unpacked package (default: the root's)")
-    command.add_argument(
-        "--input", type=Path, nargs="+", required=True, metavar="FILE",
-        help=f"files or folders of one table ({_READ_FORMATS})",
-    )  # fmt: skip
+    about = f"files or folders of one table ({_READ_FORMATS})"
+    command.add_argument("--input", type=Path, nargs="+", required=True, metavar="FILE", help=about)
     command.add_argument(
         "--output", type=Path, required=True, metavar="FILE", help="the predictions: .csv, .tsv, .jsonl or .parquet"
     )

@@ -15,17 +15,22 @@ class ModelMetricsSettings(ProcessingSettings):
     id_field: str = Field(min_length=1, description="Column of record ids.")
     label_field: str = Field(min_length=1, description="Column of the class label.")
     score_fields: Names = Field(
-        (), description="Columns of class probabilities, in the order of the classes, or the column of class 1 alone. "
+        (),
+        description="Columns of class probabilities, in the order of the classes, or the column of class 1 alone. "
         "Default: prob_class_0, prob_class_1, ...",
-    )  # fmt: skip
+    )
     class_labels: Names = Field(
-        (), description="The class labels in that order. Default: those of the training job's metrics.json, else the "
+        (),
+        description="The class labels in that order. Default: those of the training job's metrics.json, else the "
         "labels in the data: numbers by value, then texts alphabetically.",
-    )  # fmt: skip
+    )
     decision_threshold: float | None = Field(
-        None, gt=0, lt=1, description="Two classes: the probability from which a record is assigned to class 1. "
+        None,
+        gt=0,
+        lt=1,
+        description="Two classes: the probability from which a record is assigned to class 1. "
         "Default: that of the training job's metrics.json, else 0.5.",
-    )  # fmt: skip
+    )
     amount_field: str | None = Field(
         None, description="Column of amounts for dollar recall, in the predictions or in processed_data."
     )

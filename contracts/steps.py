@@ -156,14 +156,19 @@ _MODEL_INPUT = StepFolder(
     "model_input", f"{_IN}/model", (ARCHIVED_MODEL, artifacts.MODEL_ONNX), "model.tar.gz, or the files of model/."
 )
 _PROCESSED_INPUT = StepFolder(
-    "processed_data", f"{_IN}/data", TABLE_FILES,
-    "The splits of the predictions, for columns that the predictions lack.", required=False,
-)  # fmt: skip
+    "processed_data",
+    f"{_IN}/data",
+    TABLE_FILES,
+    "The splits of the predictions, for columns that the predictions lack.",
+    required=False,
+)
 _SETTINGS_INPUT = StepFolder(
-    "settings", f"{_IN}/settings", (SETTINGS_FILE,),
+    "settings",
+    f"{_IN}/settings",
+    (SETTINGS_FILE,),
     "Variables that the job's environment cannot contain, as an object of texts; the environment takes precedence.",
     required=False,
-)  # fmt: skip
+)
 
 DATA_LOADING = StepContract(
     name="DataLoading",
@@ -193,13 +198,15 @@ TABULAR_PREPROCESSING = StepContract(
     ),
     outputs=(
         StepFolder(
-            "processed_data", _OUT, ("data_profile*.json", "data_profile*.txt", "*/*_processed_data*"),
+            "processed_data",
+            _OUT,
+            ("data_profile*.json", "data_profile*.txt", "*/*_processed_data*"),
             "A folder per split, and the profile of the data. Each of several instances writes separate files.",
         ),
     ),
     settings=TabularPreprocessingSettings,
     arguments=(StepArgument("job_type", JOB_TYPES, "training", "training writes three splits; the others write one"),),
-)  # fmt: skip
+)
 PYTORCH_TRAINING = StepContract(
     name="PyTorchTraining",
     kind="training",
@@ -208,16 +215,24 @@ PYTORCH_TRAINING = StepContract(
     inputs=(
         *(StepFolder(split, f"input/data/{split}", CHANNEL_FILES, f"The {split} split.") for split in TRAINING_SPLITS),
         StepFolder(
-            "model_artifacts_input", "input/data/model_artifacts_input", ("*",), "Precomputed artifacts.",
+            "model_artifacts_input",
+            "input/data/model_artifacts_input",
+            ("*",),
+            "Precomputed artifacts.",
             required=False,
         ),
         StepFolder("pretrained", "input/data/pretrained", ("*",), "Pretrained encoders.", required=False),
         StepFolder(
-            "hyperparameters", "code/hyperparams", ("hyperparameters.json",),
-            "The configuration; the job's hyperparameters take precedence.", required=False,
+            "hyperparameters",
+            "code/hyperparams",
+            ("hyperparameters.json",),
+            "The configuration; the job's hyperparameters take precedence.",
+            required=False,
         ),
         StepFolder(
-            "settings", "input/data/settings", (SETTINGS_FILE,),
+            "settings",
+            "input/data/settings",
+            (SETTINGS_FILE,),
             "Hyperparameters that the job's own cannot contain; the job's hyperparameters take precedence.",
             required=False,
         ),
@@ -225,13 +240,14 @@ PYTORCH_TRAINING = StepContract(
     outputs=(
         StepFolder("model_output", "model", artifacts.REQUIRED_MODEL_FILES, "The model's artifacts."),
         StepFolder(
-            "evaluation_output", "output/data",
+            "evaluation_output",
+            "output/data",
             (*artifacts.REQUIRED_EVALUATION_FILES, "val_predictions.*", "test_predictions.*"),
             "Predictions, metrics and the report.",
         ),
     ),
     settings=PyTorchTrainingSettings,
-)  # fmt: skip
+)
 MODEL_METRICS = StepContract(
     name="ModelMetricsComputation",
     kind="processing",
@@ -241,21 +257,25 @@ MODEL_METRICS = StepContract(
         StepFolder("eval_output", f"{_IN}/eval_data", PREDICTION_FILES, "{val,test}_predictions of the training job."),
         _PROCESSED_INPUT,
         StepFolder(
-            PREVIOUS, f"{_IN}/previous_eval_data", PREDICTION_FILES,
-            "{val,test}_predictions of a previous model for the same records.", required=False,
+            PREVIOUS,
+            f"{_IN}/previous_eval_data",
+            PREDICTION_FILES,
+            "{val,test}_predictions of a previous model for the same records.",
+            required=False,
         ),
         _SETTINGS_INPUT,
     ),
     outputs=(
         StepFolder(
-            "metrics_output", f"{_OUT}/metrics",
+            "metrics_output",
+            f"{_OUT}/metrics",
             (artifacts.METRICS, METRICS_REPORT, METRICS_SUMMARY, EVALUATION),
             "All metrics; the report with slices, curves and comparison; the summary; the metric of the condition.",
         ),
         StepFolder("plots_output", f"{_OUT}/plots", ("*.png",), "Plots of the metrics and slices.", required=False),
     ),
     settings=ModelMetricsSettings,
-)  # fmt: skip
+)
 TRACKING = StepContract(
     name="Tracking",
     kind="processing",
@@ -277,18 +297,24 @@ PACKAGE = StepContract(
     inputs=(
         _MODEL_INPUT,
         StepFolder(
-            "inference_scripts_input", f"{_IN}/script", ("*.py",),
-            "Python files for code/, and what they read; an inference.py replaces the default one.", required=False,
+            "inference_scripts_input",
+            f"{_IN}/script",
+            ("*.py",),
+            "Python files for code/, and what they read; an inference.py replaces the default one.",
+            required=False,
         ),
         StepFolder(
-            "calibration_model", f"{_IN}/calibration", ("calibration.json",),
-            "A monotone map of class 1's probability: {\"scores\": [...], \"probabilities\": [...]}.", required=False,
+            "calibration_model",
+            f"{_IN}/calibration",
+            ("calibration.json",),
+            'A monotone map of class 1\'s probability: {"scores": [...], "probabilities": [...]}.',
+            required=False,
         ),
         _SETTINGS_INPUT,
     ),
     outputs=(StepFolder("packaged_model", _OUT, (ARCHIVED_MODEL,), "The package."),),
     settings=PackageSettings,
-)  # fmt: skip
+)
 PAYLOAD = StepContract(
     name="Payload",
     kind="processing",
@@ -297,18 +323,22 @@ PAYLOAD = StepContract(
     inputs=(
         StepFolder("model_input", f"{_IN}/model", (ARCHIVED_MODEL,), "The package."),
         replace(
-            _PROCESSED_INPUT, files=CHANNEL_FILES,
+            _PROCESSED_INPUT,
+            files=CHANNEL_FILES,
             about="The splits; the first CHECK_ROWS rows of test, or val, go to the package.",
         ),
         StepFolder(
-            "eval_output", f"{_IN}/eval_data", (*CHANNEL_FILES, ARCHIVED_OUTPUT),
-            "The training job's predictions, to compare the responses with.", required=False,
+            "eval_output",
+            f"{_IN}/eval_data",
+            (*CHANNEL_FILES, ARCHIVED_OUTPUT),
+            "The training job's predictions, to compare the responses with.",
+            required=False,
         ),
         _SETTINGS_INPUT,
     ),
     outputs=(StepFolder("payload_sample", _OUT, (PAYLOAD_ARCHIVE, PAYLOAD_CHECK), "The requests and check results."),),
     settings=PayloadSettings,
-)  # fmt: skip
+)
 REGISTRATION = StepContract(
     name="Registration",
     kind="registration",
@@ -338,7 +368,14 @@ BATCH_SCORE = StepContract(
 )
 
 STEPS = (
-    DATA_LOADING, TABULAR_PREPROCESSING, PYTORCH_TRAINING, TRACKING, MODEL_METRICS, PACKAGE, PAYLOAD, REGISTRATION,
+    DATA_LOADING,
+    TABULAR_PREPROCESSING,
+    PYTORCH_TRAINING,
+    TRACKING,
+    MODEL_METRICS,
+    PACKAGE,
+    PAYLOAD,
+    REGISTRATION,
     BATCH_SCORE,
-)  # fmt: skip
+)
 PROCESSING_STEPS = {step.command: step for step in STEPS if step.kind == "processing" and step.command is not None}

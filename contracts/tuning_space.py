@@ -22,9 +22,7 @@ from contracts.tuning import Range, Space, Tuning
 
 TUNABLE_GROUPS = ("model", "encoder", "text", "table", "training")
 # Trials with other classes are not comparable; final_seeds sets the seed; a preset chooses before the search begins.
-_FIXED = (
-    "num_classes", "is_binary", "multiclass_categories", "input_tab_dim", "fixed_tokenizer_length", "seed", "preset",
-)  # fmt: skip
+_FIXED = ("num_classes is_binary multiclass_categories input_tab_dim fixed_tokenizer_length seed preset").split()
 _COMBINATIONS = 200  # that are looked at
 
 _PRETRAINED: Space = {

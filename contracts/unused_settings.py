@@ -11,7 +11,7 @@ from contracts.spelling import did_you_mean
 _OF_WORD_EMBEDDINGS = frozenset(
     """
     model_type vocab_size hidden_size dim embedding_size num_attention_heads n_heads initializer_range pad_token_id
-    """.split()  # noqa: SIM905
+    """.split()
 )
 
 

@@ -19,9 +19,13 @@ ISO = "2026-11-27"  # ISO 8601 in all its forms
 EPOCHS: dict[str, float] = {"epoch seconds": 1.0, "epoch milliseconds": 1000.0}  # per second
 # Of several that read all dates of a column, the first counts: 01/02/2026 has the month first, 01-02-2026 the day.
 DATE_FORMATS = (
-    ISO, "%Y/%m/%d", "%Y.%m.%d", "%d.%m.%Y", "%m/%d/%Y", "%d/%m/%Y", "%d-%m-%Y", "%m-%d-%Y", "%d-%b-%Y",
-    "%d %b %Y", "%b %d, %Y", "%b %Y", "%Y-%m", "%d.%m.%y", "%m/%d/%y", "%d/%m/%y", "%y/%m/%d", "%d-%b-%y", *EPOCHS,
-)  # fmt: skip
+    ISO,
+    *(
+        "%Y/%m/%d|%Y.%m.%d|%d.%m.%Y|%m/%d/%Y|%d/%m/%Y|%d-%m-%Y|%m-%d-%Y|%d-%b-%Y|%d %b %Y|%b %d, %Y|"
+        "%b %Y|%Y-%m|%d.%m.%y|%m/%d/%y|%d/%m/%y|%y/%m/%d|%d-%b-%y"
+    ).split("|"),
+    *EPOCHS,
+)
 UTC_SUFFIX = " UTC"  # of a format in which times without a zone are in UTC
 
 

@@ -82,8 +82,7 @@ def _parser() -> argparse.ArgumentParser:
             )
         if name == "run":
             command.add_argument("--root", type=Path, default=_ROOT, help=f"steps and registry (default: {_ROOT})")
-            command.add_argument(
-                "--docker", nargs="?", const="text-table-trainer", metavar="IMAGE",
-                help="run in containers of IMAGE (default: text-table-trainer)",
-            )  # fmt: skip
+            image = "text-table-trainer"
+            containers = f"run in containers of IMAGE (default: {image})"
+            command.add_argument("--docker", nargs="?", const=image, metavar="IMAGE", help=containers)
     return parser

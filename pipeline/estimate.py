@@ -29,11 +29,9 @@ def print_estimate(aws: Aws, plan: Plan, *, rows: int | None = None) -> float | 
     tokens = int(float(settings.get("max_sen_len", _TOKENS)))
     with tempfile.TemporaryDirectory(prefix="estimate-") as folder:
         Path(folder, "given.json").write_text(json.dumps(dict(settings)), encoding="utf-8")
-        command = [
-            sys.executable, "-m", "container", "plan", "--root", folder,
-            "--hyperparameters", str(Path(folder, "given.json")), "--rows", str(rows), "--tokens", str(tokens),
-            "--instance", instance, "--hosts", str(aws.training_hosts),
-        ]  # fmt: skip
+        options = {"root": folder, "hyperparameters": Path(folder, "given.json"), "rows": rows, "tokens": tokens}
+        options |= {"instance": instance, "hosts": aws.training_hosts}
+        command = [sys.executable, "-m", "container", "plan", *(f"--{name}={value}" for name, value in options.items())]
         try:
             ended = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
             found = json.loads(Path(folder, "plan.json").read_text("utf-8")) if ended.returncode == 0 else None

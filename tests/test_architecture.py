@@ -22,13 +22,43 @@ def test_contracts_import_no_other_package_of_the_project():
             assert root in {"contracts", "pydantic", "pydantic_core"} | sys.stdlib_module_names, f"{path}: {module}"
 
 
+def product():
+    return [path for name in ("contracts", "container", "pipeline") for path in (REPOSITORY / name).rglob("*.py")]
+
+
 def test_a_function_has_at_most_60_lines():
     longer = {"_train"}  # to be divided
-    for package in ("contracts", "container", "pipeline"):
-        for path in (REPOSITORY / package).rglob("*.py"):
-            for node in ast.walk(ast.parse(path.read_text())):
-                if isinstance(node, ast.FunctionDef) and node.name not in longer:
-                    assert node.end_lineno - node.lineno < 60, f"{path}: {node.name}"
+    for path in product():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.name not in longer:
+                assert node.end_lineno - node.lineno < 60, f"{path}: {node.name}"
+
+
+# Lines from the first to the last use of a local name that says nothing about its value.
+MOST_LINES = 3
+VAGUE = {"each", "found", "given", "some"}
+# Functions in which such a name lives longer: fewer only.
+LONGER = 111
+
+
+def test_few_functions_have_a_vague_name_that_lives_longer_than_three_lines():
+    longer = []
+    for path in product():
+        for function in ast.walk(ast.parse(path.read_text())):
+            if isinstance(function, ast.FunctionDef):
+                lines: dict[str, list[int]] = {}
+                for node in ast.walk(function):
+                    if isinstance(node, ast.Name) and node.id in VAGUE:
+                        lines.setdefault(node.id, []).append(node.lineno)
+                longer += [
+                    f"{path}: {function.name}: {name}" for name, of in lines.items() if max(of) - min(of) > MOST_LINES
+                ]
+    assert len(longer) <= LONGER, longer
+
+
+def test_the_formatter_decides_how_every_line_of_the_product_looks():
+    for path in product():
+        assert "fmt: skip" not in path.read_text(), f"{path}: join words to a text that is split, or name a part"
 
 
 START_FAST = [

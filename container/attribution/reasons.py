@@ -62,11 +62,8 @@ def reasons(
     absent = RecordArrays.from_batch(model.preprocessor.absent(), [field.role for field in fitted.text_fields])
     places = {column: list(inputs) for column, inputs in fitted.tabular_places.items()}
     # A part that changes no input of the model contributes nothing: a missing value, for example.
-    active = [
-        i for i, part in enumerate(parts)
-        if part.text is not None
-        or (part.column in places and (prepared != absent.tabular[0])[places[part.column]].any())
-    ]  # fmt: skip
+    differs = prepared != absent.tabular[0]
+    active = [i for i, part in enumerate(parts) if part.text is not None or differs[places.get(part.column, [])].any()]
     pieces = [i for i, part in enumerate(active) if question.level != "column" and parts[part].text is not None]
     shapley = attribution(len(active), pieces, permutations=question.permutations)
     coalitions = shapley.coalitions

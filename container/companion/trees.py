@@ -140,11 +140,16 @@ def fit_trees(
     with threads_for(features.size):
         tried = [
             _hold_out(
-                partial(boosting, max_leaf_nodes=leaves), binned, labels,
-                leaves=leaves, most_rounds=most_rounds, weights=weights, folds=folds,
+                partial(boosting, max_leaf_nodes=leaves),
+                binned,
+                labels,
+                leaves=leaves,
+                most_rounds=most_rounds,
+                weights=weights,
+                folds=folds,
             )
             for leaves in sizes
-        ]  # fmt: skip
+        ]
         best = min(tried, key=lambda size: float((weights * size.losses(labels)).mean()))
         model = boosting(max_leaf_nodes=best.leaves, max_iter=best.rounds, early_stopping=False)
         model.fit(binned, labels, sample_weight=weights)
@@ -165,10 +170,8 @@ def _hold_out(
     for fold in range(FOLDS):
         val = folds == fold
         model = boosting(max_iter=most_rounds, early_stopping=True, n_iter_no_change=_PATIENCE)
-        model.fit(
-            binned[~val], labels[~val], sample_weight=weights[~val],
-            X_val=binned[val], y_val=labels[val], sample_weight_val=weights[val],
-        )  # fmt: skip
+        held_out = {"X_val": binned[val], "y_val": labels[val], "sample_weight_val": weights[val]}
+        model.fit(binned[~val], labels[~val], sample_weight=weights[~val], **held_out)
         best = max(1, int(np.argmax(model.validation_score_)))
         predicted[val] = next(islice(model.staged_predict_proba(binned[val]), best - 1, None))
         rounds.append(best)

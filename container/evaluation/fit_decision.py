@@ -74,9 +74,14 @@ def fit_decision(
     scores = {split: _served_scores(decision.log_probabilities(values)) for split, values in logits.items()}
     share = hp.target_prior
     threshold = choose_threshold(
-        wanted, val_labels == 1, scores["val"][known], weights=val_weights, target_share=share,
-        false_positive_cost=hp.false_positive_cost, false_negative_cost=hp.false_negative_cost,
-    )  # fmt: skip
+        wanted,
+        val_labels == 1,
+        scores["val"][known],
+        weights=val_weights,
+        target_share=share,
+        false_positive_cost=hp.false_positive_cost,
+        false_negative_cost=hp.false_negative_cost,
+    )
     if not threshold.met:
         text = "decision_threshold: no threshold reaches %s on val; using the closest, %.4g"
         logger.warning(text, threshold.target, threshold.value)

@@ -167,10 +167,8 @@ def _slice(summary: Mapping[str, Any], name: str) -> LineChart:
     else:
         listed = sorted(set(map(json.dumps, settings)))
         places = {value: i for i, value in enumerate(listed)}
-        axis = Axis(
-            name, -0.5, len(listed) - 0.5, tuple(map(float, range(len(listed)))),
-            lambda i: shorten(listed[round(i)].strip('"'), 14),
-        )  # fmt: skip
+        ticks = tuple(map(float, range(len(listed))))
+        axis = Axis(name, -0.5, len(listed) - 0.5, ticks, lambda i: shorten(listed[round(i)].strip('"'), 14))
     return LineChart(
         f"{summary['metric']} by {name}",
         axis,

@@ -26,8 +26,13 @@ from contracts.paths import SPLITS, JobPaths
 PAGE = "init.md"
 # The options that give columns a role.
 ROLE_OPTIONS: dict[str, Role] = {
-    "id": "id", "text": "text", "number": "number", "category": "category", "date": "date", "ignore": "ignored",
-}  # fmt: skip
+    "id": "id",
+    "text": "text",
+    "number": "number",
+    "category": "category",
+    "date": "date",
+    "ignore": "ignored",
+}
 
 
 def init(paths: JobPaths, options: argparse.Namespace) -> int:
@@ -46,10 +51,16 @@ def init(paths: JobPaths, options: argparse.Namespace) -> int:
     written = WrittenAs.of_options(options.number_format, options.date_format, options.null)
     with tempfile.TemporaryDirectory(prefix="init-") as scratch:
         raw = read_tables(
-            options.tables, label=options.label, given=_given(options),
-            read_as=Reading.of(options, paths), scratch=Path(scratch),
-            group=options.group, time=options.time, label_changes=options.map_label, written=written,
-        )  # fmt: skip
+            options.tables,
+            label=options.label,
+            given=_given(options),
+            read_as=Reading.of(options, paths),
+            scratch=Path(scratch),
+            group=options.group,
+            time=options.time,
+            label_changes=options.map_label,
+            written=written,
+        )
         print(*(f"{note}." for note in raw.notes), *table_lines(raw), "", sep="\n", flush=True)
         earlier = None if options.splits_of is None else earlier_splits(raw, options.splits_of)
         splits = split_rows(raw, group=options.group, time=options.time, earlier=earlier)

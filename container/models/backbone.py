@@ -170,8 +170,9 @@ def _random_backbone(config: PretrainedConfig, family: EncoderFamily, folder: Pa
     try:
         return build_if_it_fits(
             lambda: AutoModel.from_config(config, dtype=torch.float32, **_attention(family)),
-            part=f"the encoder of model_type {config.model_type}", settings="encoder_config",
-        )  # fmt: skip
+            part=f"the encoder of model_type {config.model_type}",
+            settings="encoder_config",
+        )
     except ContractError:
         raise
     except Exception as error:  # families raise different types

@@ -135,7 +135,5 @@ def layered_families() -> list[str]:
 
 def tensor_parallel_families(*, sequence_parallel: bool = False) -> list[str]:
     """Return the families whose layers tensor parallelism can split, in alphabetical order."""
-    return sorted(
-        name for name, family in FAMILIES.items()
-        if family.tensor_plan and (family.sequence_parallel or not sequence_parallel)
-    )  # fmt: skip
+    split = {name: family for name, family in FAMILIES.items() if family.tensor_plan}
+    return sorted(name for name, family in split.items() if family.sequence_parallel or not sequence_parallel)

@@ -19,14 +19,11 @@ def add_plan_arguments(command: argparse.ArgumentParser) -> None:
     about = "rows of train (default: those of the files)"
     command.add_argument("--rows", type=partial(checked_number, kind=Rows), metavar="N", help=about)
     mean = partial(checked_number, kind=MeanTokens)
-    command.add_argument(
-        "--tokens", type=partial(_listed, parse=mean), default=(), metavar="MEAN",
-        help="mean tokens of a text, or of each text, separated by commas (default: those of the first rows)",
-    )  # fmt: skip
-    command.add_argument(
-        "--instance", dest="instances", type=partial(_listed, parse=str), default=(), metavar="NAMES",
-        help="instance types, separated by commas (default: the catalogue)",
-    )  # fmt: skip
+    about = "mean tokens of a text, or of each text, separated by commas (default: those of the first rows)"
+    command.add_argument("--tokens", type=partial(_listed, parse=mean), default=(), metavar="MEAN", help=about)
+    about = "instance types, separated by commas (default: the catalogue)"
+    names = partial(_listed, parse=str)
+    command.add_argument("--instance", dest="instances", type=names, default=(), metavar="NAMES", help=about)
     about = "instances of the job (default: 1)"
     command.add_argument("--hosts", type=partial(checked_number, kind=Hosts), default=1, help=about, metavar="N")
     about = "most dollars, on demand"
@@ -36,11 +33,11 @@ def add_plan_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--global-batch", type=partial(checked_number, kind=BatchSize), help=about, metavar="N")
     about = "a file whose instances and prices replace those of the catalogue"
     command.add_argument("--catalogue", type=Path, metavar="FILE", help=about)
-    command.add_argument(
-        "--calibrate", type=Path, nargs="?", const=HERE, metavar="FILE",
-        help="take 20 steps on this machine, and scale the estimates for machines like it; or read results.json of "
-        "`make gpu-check`, and scale those for machines with its GPU",
-    )  # fmt: skip
+    about = (
+        "take 20 steps on this machine, and scale the estimates for machines like it; or read results.json of "
+        "`make gpu-check`, and scale those for machines with its GPU"
+    )
+    command.add_argument("--calibrate", type=Path, nargs="?", const=HERE, metavar="FILE", help=about)
 
 
 def _listed(text: str, *, parse: Callable[[str], Any]) -> tuple[Any, ...]:

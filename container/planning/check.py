@@ -55,8 +55,11 @@ def main(arguments: Sequence[str]) -> int:
         [json.dumps(settings), round(need.total / GIB, 2)] for need, settings in needs if need.total < memory.total
     ]
     answer = {
-        "memory_gib": memory.in_gib(), "largest": memory.largest(), "gpu_gib": gpu, "suggestions": better[:_SUGGESTED],
-    }  # fmt: skip
+        "memory_gib": memory.in_gib(),
+        "largest": memory.largest(),
+        "gpu_gib": gpu,
+        "suggestions": better[:_SUGGESTED],
+    }
     print(json.dumps(answer))
     return 0
 

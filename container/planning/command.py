@@ -23,9 +23,8 @@ from contracts.spelling import aligned
 
 PLAN, PAGE = "plan.json", "plan.md"
 _COLUMNS = (
-    "instance", "hosts", "strategy", "weights", "gradients", "optimizer", "activations", "total GiB", "fits",
-    "tokens/s", "hours", "$ on demand", "bound by",
-)  # fmt: skip
+    "instance,hosts,strategy,weights,gradients,optimizer,activations,total GiB,fits,tokens/s,hours,$ on demand,bound by"
+).split(",")
 _LISTED = 12  # options in the table on the screen; the page has all
 
 
@@ -175,12 +174,18 @@ def _page(work: Workload, found: Sequence[Option], lines: Sequence[str], catalog
         for option in found
     ]
     sources = [f"- {name}: {entry['source']}" for name, entry in catalogue.measurements.items()]
-    return "\n".join([
-        "# Plan", "", *lines, "",
+    about = (
         f"{work.hp.model_class} with {job}; {work.rows['train']:,} rows of train with {work.tokens.mean():.0f} tokens, "
-        f"{work.hp.max_epochs} epochs. Memory is per GPU, in GiB; an option fits with {SPARE:.0%} to spare.", "",
-        *table, "", "## Global batch and learning rate", "", *(f"- {each}" for each in batch_advice(work, found)), "",
-        "## Options", "", *reasons, "", "## Sources", "", *sources,
+        f"{work.hp.max_epochs} epochs. Memory is per GPU, in GiB; an option fits with {SPARE:.0%} to spare."
+    )
+    prices = (
         f"- prices: on demand of {catalogue.prices.date}, {catalogue.prices.region}; spot is assumed to cost "
-        f"{catalogue.prices.spot_share:.0%} of it", "",
-    ])  # fmt: skip
+        f"{catalogue.prices.spot_share:.0%} of it"
+    )
+    sections = {
+        "# Plan": [*lines, "", about, "", *table],
+        "## Global batch and learning rate": [f"- {advice}" for advice in batch_advice(work, found)],
+        "## Options": reasons,
+        "## Sources": [*sources, prices],
+    }
+    return "\n".join(line for title, body in sections.items() for line in (title, "", *body, ""))

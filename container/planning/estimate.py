@@ -62,8 +62,12 @@ def _ask(hp: Hyperparameters, prepared: Path, *, hosts: int, per_host: int, expl
     """Return the answer of container/planning/check.py; None if it fails, because an estimate must not fail a job."""
     settings = hp.model_dump(mode="json", exclude_unset=True)
     question = {
-        "settings": settings, "prepared": str(prepared), "hosts": hosts, "per_host": per_host, "explain": explain,
-    }  # fmt: skip
+        "settings": settings,
+        "prepared": str(prepared),
+        "hosts": hosts,
+        "per_host": per_host,
+        "explain": explain,
+    }
     command = [sys.executable, *start_command("container.planning.check", json.dumps(question))]
     try:
         ended = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=True)

@@ -22,11 +22,14 @@ TOKENIZER_SUFFIXES = (".json", ".txt", ".model")
 # Settings that enter the hash through values derived from them, such as the data files or the text fields.
 RESOLVED = frozenset(
     {
-        "train_filename", "val_filename", "model_class", "seed", "chunk_trancate", "max_total_chunks",
-        *(f"{role}{name}" for role in ("", "primary_", "secondary_")
-          for name in ("tokenizer", "max_sen_len", "text_processing_steps", "text_name")),
+        *"train_filename val_filename model_class seed chunk_trancate max_total_chunks".split(),
+        *(
+            f"{role}{name}"
+            for role in ("", "primary_", "secondary_")
+            for name in ("tokenizer", "max_sen_len", "text_processing_steps", "text_name")
+        ),
     }
-)  # fmt: skip
+)
 FLAGS = (artifacts.USE_PRECOMPUTED_IMPUTATION, artifacts.USE_PRECOMPUTED_RISK_TABLES)
 
 

@@ -86,9 +86,15 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     explanation = None
     if hp.explain:
         explanation = explain(
-            model, data.prepared, val,
-            paths=job.paths, hp=hp, companion=companion, device=ranks.device, stopped=lambda: stop.requested,
-        )  # fmt: skip
+            model,
+            data.prepared,
+            val,
+            paths=job.paths,
+            hp=hp,
+            companion=companion,
+            device=ranks.device,
+            stopped=lambda: stop.requested,
+        )
         job.timeline.mark("explain")
     evaluation = _evaluation_input(
         job,

@@ -88,10 +88,8 @@ def _rows_at_once(file: pq.ParquetFile, fields: Mapping[str, pa.Field], max_byte
     """
     schema = file.schema
     leaves = [(i, leaf) for i in range(len(schema)) if (leaf := schema.column(i)).path in fields]
-    texts = [
-        i for i, leaf in leaves
-        if leaf.physical_type == "BYTE_ARRAY" and not pa.types.is_dictionary(fields[leaf.path].type)
-    ]  # fmt: skip
+    of_bytes = [(i, leaf) for i, leaf in leaves if leaf.physical_type == "BYTE_ARRAY"]
+    texts = [i for i, leaf in of_bytes if not pa.types.is_dictionary(fields[leaf.path].type)]
     widths = sum(leaf.length for _, leaf in leaves)  # of fixed_size_binary; 0 for other types
     check_limit(widths, _DECOMPRESSED, max_bytes)
     groups = map(file.metadata.row_group, range(file.metadata.num_row_groups))

@@ -193,9 +193,13 @@ def _ask(package: Package, requests: Mapping[str, Path], scratch: Path, settings
     try:
         done = subprocess.run(
             [sys.executable, "-I", ask_package.__file__, str(task)],
-            cwd=scratch, env=environment | served.to_environment(), capture_output=True, text=True, check=False,
+            cwd=scratch,
+            env=environment | served.to_environment(),
+            capture_output=True,
+            text=True,
+            check=False,
             timeout=_LONGEST,
-        )  # fmt: skip
+        )
     except subprocess.TimeoutExpired as error:
         raise ContractError(
             f"{package.archive}: the process that loads it and answers {len(requests)} requests did not end within "

@@ -9,16 +9,17 @@ import pyarrow as pa
 
 from contracts.errors import ContractError, first_line
 
-_SINGLE_VALUES = (
-    pa.types.is_null, pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal,
-    pa.types.is_string, pa.types.is_large_string, pa.types.is_date, pa.types.is_time,
-    pa.types.is_timestamp, pa.types.is_duration,
-)  # fmt: skip
+_SINGLE_VALUES = "null boolean integer floating decimal string large_string date time timestamp duration"
 _OF_STORAGE = ("arrow.json", "arrow.bool8", "arrow.opaque")  # extension types whose values are those of their storage
 _INTEGER_DIGITS = 20  # of the largest uint64
 _MOST_DIGITS = 76  # of a decimal256
 # The type of a column without single values: what each cell contains, or null for a single value.
 NESTED_CELLS = pa.struct([("kind", pa.string())])
+
+
+def is_any_of(kind: pa.DataType, names: str) -> bool:
+    """Return whether a function `is_NAME` of pyarrow.types accepts the type."""
+    return any(getattr(pa.types, f"is_{name}")(kind) for name in names.split())
 
 
 def plain_type(field: pa.Field) -> pa.DataType | None:
@@ -34,7 +35,7 @@ def plain_type(field: pa.Field) -> pa.DataType | None:
         return pa.decimal128(kind.precision, kind.scale)
     if pa.types.is_timestamp(kind) and kind.tz:
         return pa.timestamp(kind.unit, "UTC")
-    return kind if any(holds(kind) for holds in _SINGLE_VALUES) else None
+    return kind if is_any_of(kind, _SINGLE_VALUES) else None
 
 
 def decode(column: pa.Array | pa.ChunkedArray, field: pa.Field) -> pa.Array | pa.ChunkedArray:

@@ -283,7 +283,6 @@ def _find_quotes(data: np.ndarray, delimiter: str) -> tuple[np.ndarray, int | No
     edge = before | after
     literal, quotes, before, after = quotes[~edge], quotes[edge], before[edge], after[edge]
     is_closing = np.arange(len(quotes)) % 2 == 1
-    misplaced = np.concatenate([
-        literal[np.searchsorted(quotes, literal) % 2 == 1], quotes[np.where(is_closing, ~after, ~before)]
-    ])  # fmt: skip
+    inside = literal[np.searchsorted(quotes, literal) % 2 == 1]
+    misplaced = np.concatenate([inside, quotes[np.where(is_closing, ~after, ~before)]])
     return quotes, int(misplaced.min()) if misplaced.size else None

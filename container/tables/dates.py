@@ -24,9 +24,15 @@ _MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct",
 _LONG_MONTHS = "uary|ruary|ch|il|e|y|ust|t|tember|ober|ember"
 _WEEKDAY = r"(?i:(?:Mon|Tues?|Wed(?:nes)?|Thu(?:rs)?|Fri|Sat(?:ur)?|Sun)(?:day)?\.?,? +)?"
 _PARTS = {
-    "%Y": "(?P<Y>[0-9]{4})", "%y": "(?P<y>[0-9]{2})", "%m": "(?P<m>[0-9]{1,2})", "%d": "(?P<d>[0-9]{1,2})",
-    "%b": rf"(?P<b>(?i:{'|'.join(_MONTHS)}))(?i:{_LONG_MONTHS})?\.?", " ": " +", ",": ",?", ".": r"\.",
-}  # fmt: skip
+    "%Y": "(?P<Y>[0-9]{4})",
+    "%y": "(?P<y>[0-9]{2})",
+    "%m": "(?P<m>[0-9]{1,2})",
+    "%d": "(?P<d>[0-9]{1,2})",
+    "%b": rf"(?P<b>(?i:{'|'.join(_MONTHS)}))(?i:{_LONG_MONTHS})?\.?",
+    " ": " +",
+    ",": ",?",
+    ".": r"\.",
+}
 _PARTS["%B"] = _PARTS["%b"]
 _CLOCK = (
     r"(?:(?:[Tt]|,? +)(?P<H>[0-9]{1,2})(?::(?P<M>[0-9]{2})(?::(?P<S>[0-9]{2})(?:[.,](?P<f>[0-9]{1,6})[0-9]*)?)?)?"

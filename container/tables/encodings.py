@@ -15,13 +15,13 @@ from pathlib import Path
 from contracts.errors import ContractError, first_line, shown
 
 _MARKS = (
-    (codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
-    (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
-)  # fmt: skip
+    (codecs.BOM_UTF8, "utf-8"),
+    *((mark, "utf-32") for mark in (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)),
+    *((mark, "utf-16") for mark in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)),
+)
 _WESTERN = (
-    "äöüßé", "àâæçéèêëîïôœùûüÿ", "áéíóúüñ", "áâãàçéêíóôõúü", "àèéìíîòóùú", "æøåé", "åäöé", "áéèëïíóöúü", "àçéèíïóòúü",
-    "áðéíóúýþæö",
-)  # fmt: skip
+    "äöüßé àâæçéèêëîïôœùûüÿ áéíóúüñ áâãàçéêíóôõúü àèéìíîòóùú æøåé åäöé áéèëïíóöúü àçéèíïóòúü áðéíóúýþæö"
+).split()
 _CYRILLIC = ("абвгдеёжзийклмнопрстуфхцчшщъыьэюя", "абвгґдеєжзиіїйклмнопрстуфхцчшщьюя")
 # The letters beyond ASCII of the languages for which an encoding is used.
 _ALPHABETS = {

@@ -11,9 +11,10 @@ import pyarrow.compute as pc
 NULL = r"\N"  # of databases; missing in every column
 # Texts in lower case that stand for no number and no date; in a category, NA may be a country.
 MISSING_NUMBERS = (
-    "", "na", "n/a", "n.a.", "k.a.", "<na>", "null", "none", "nan", "-", "--", "?", NULL.lower(),
-    "#n/a", "#div/0!", "#value!", "#ref!", "#name?", "#num!", "#null!",
-)  # fmt: skip
+    "",
+    NULL.lower(),
+    *"na n/a n.a. k.a. <na> null none nan - -- ? #n/a #div/0! #value! #ref! #name? #num! #null!".split(),
+)
 _NUMBER = r"^[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?$"
 _SEPARATORS = {None: " .", "1,234.5": ",.", "1.234,5": ".,"}  # of thousands, and of decimals
 _BLANKS = r"[ \x{a0}\x{2009}\x{202f}'\x{2019}]"

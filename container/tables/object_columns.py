@@ -12,9 +12,15 @@ from container.tables.records import written
 
 _LONGEST_WORD = max(map(len, MISSING_NUMBERS))
 _TYPES: dict[type, pa.DataType] = {
-    bool: pa.bool_(), int: pa.int64(), float: pa.float64(), str: pa.string(), date: pa.date32(),
-    datetime: pa.timestamp("us"), time: pa.time64("us"), timedelta: pa.duration("us"),
-}  # fmt: skip
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    date: pa.date32(),
+    datetime: pa.timestamp("us"),
+    time: pa.time64("us"),
+    timedelta: pa.duration("us"),
+}
 
 
 class Word(str):

@@ -28,10 +28,8 @@ from contracts.spelling import as_named
 
 _FIX = "Pass a list of dicts, a DataFrame or an Arrow table."
 # Classes of values that are refused by name, as their types are; lists and dicts are refused, too.
-_REFUSED = {
-    "bytes": "bytes", "bytearray": "bytes", "memoryview": "bytes", "UUID": "a UUID", "Period": "a period",
-    "Interval": "an interval",
-}  # fmt: skip
+_REFUSED: dict[str, str] = dict.fromkeys(("bytes", "bytearray", "memoryview"), "bytes")
+_REFUSED |= {"UUID": "a UUID", "Period": "a period", "Interval": "an interval"}
 _POSITION = re.compile(r"^(In chunk \d+: )?(Invalid: )?| at string index \d+")  # in the one row that Arrow checked
 _LIKE_THOUSANDS = re.compile(r"-?[1-9][0-9]{0,2}\.[0-9]{3}")
 _TYPED = "biufmM"  # dtype kinds of numbers and times, which would lose their precision as Python objects

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
-from container.tables.column_types import is_text
+from container.tables.column_types import is_any_of, is_text
 from container.tables.values import keys
 from contracts.atomic_files import AtomicFile
 from contracts.errors import ContractError, shown
@@ -140,10 +140,7 @@ def _text_type(kind: pa.DataType) -> pa.DataType:
 
     Arrow writes NaN as nan, 1e10 as 1e+10, a decimal 0 as 0E-18, and times with zeros up to the precision of the type.
     """
-    others = (
-        pa.types.is_floating, pa.types.is_decimal, pa.types.is_timestamp, pa.types.is_time, pa.types.is_duration,
-    )  # fmt: skip
-    return pa.string() if any(holds(kind) for holds in others) else kind
+    return pa.string() if is_any_of(kind, "floating decimal timestamp time duration") else kind
 
 
 def _json_type(kind: pa.DataType) -> pa.DataType:

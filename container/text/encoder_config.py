@@ -28,7 +28,7 @@ SHAPE_KEYS = frozenset(
     conv_kernel_size attention_bias mlp_bias norm_bias decoder_bias classifier_bias layer_types rope_parameters
     local_attention is_decoder add_cross_attention tie_word_embeddings pad_token_id bos_token_id eos_token_id
     cls_token_id sep_token_id
-    """.split()  # noqa: SIM905
+    """.split()
 )
 
 # Keys of BERT's config, with values of their types, that need no check by transformers: its import takes seconds.

@@ -17,8 +17,9 @@ from contracts.paths import JobPaths
 _ARCHIVES = (".tar.gz", ".tgz", ".tar", ".zip")
 _VOCABULARIES = ("tokenizer.json", "vocab.txt", "vocab.json", "*.model")
 _TOKENIZER_FILES = (
-    *_VOCABULARIES, "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "merges.txt",
-)  # fmt: skip
+    *_VOCABULARIES,
+    *"tokenizer_config.json special_tokens_map.json added_tokens.json merges.txt".split(),
+)
 _HUB_TIMEOUT = 10.0  # seconds until the hub counts as unreachable
 
 logger = logging.getLogger(__name__)

@@ -17,9 +17,15 @@ if TYPE_CHECKING:
 ACTIVATIONS = ("hidden_act", "activation", "hidden_activation", "classifier_activation", "activation_function")
 # Texts of many kinds: case, accents, compositions, spaces, punctuation, digits, other scripts and an emoji.
 _PROBES = (
-    "Good café, 12 DAYS!", " two  spaces\tand\na line ", "don't re-use ``quotes'' 3.50€", "ﬁ ½ ① ｗｉｄｅ e\u0301 ß İ",
-    "東京タワー 한국어 भाषा ไม่ดี", "мой Год naïve\u00a0soft\u00adhyphen\u200b", "😀 tail …", "a",
-)  # fmt: skip
+    "Good café, 12 DAYS!",
+    " two  spaces\tand\na line ",
+    "don't re-use ``quotes'' 3.50€",
+    "ﬁ ½ ① ｗｉｄｅ e\u0301 ß İ",
+    "東京タワー 한국어 भाषा ไม่ดี",
+    "мой Год naïve\u00a0soft\u00adhyphen\u200b",
+    "😀 tail …",
+    "a",
+)
 _MOST_ADDED = 300  # added tokens that are tried
 
 

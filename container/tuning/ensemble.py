@@ -124,9 +124,12 @@ def _train(missing: Sequence[_Planned], queue: RunQueue, prepared: PreparedData)
             while waiting and queue.has_room:
                 planned = waiting.pop(0)
                 queue.submit(
-                    planned.folder, planned.hp,
-                    prepared=prepared.folder, fold=planned.fold, following=len(waiting),
-                )  # fmt: skip
+                    planned.folder,
+                    planned.hp,
+                    prepared=prepared.folder,
+                    fold=planned.fold,
+                    following=len(waiting),
+                )
                 logger.info("%s: training begins; its checkpoints are in %s", planned.folder.name, planned.checkpoints)
             time.sleep(_POLL)
             for run in queue.poll():

@@ -24,24 +24,21 @@ _FIXES = {  # by code of a response
     **dict.fromkeys(("AccessDenied", "AccessDeniedException", "AllAccessDisabled"), _PERMISSION),
     **dict.fromkeys(
         (
-            "ExpiredToken", "ExpiredTokenException", "IncompleteSignature", "InvalidAccessKeyId",
-            "InvalidClientTokenId", "InvalidSignatureException", "InvalidToken", "MissingAuthenticationToken",
-            "RequestExpired", "RequestTimeTooSkewed", "SignatureDoesNotMatch", "UnrecognizedClientException",
-        ),
+            "ExpiredToken ExpiredTokenException IncompleteSignature InvalidAccessKeyId InvalidClientTokenId "
+            "InvalidSignatureException InvalidToken MissingAuthenticationToken RequestExpired RequestTimeTooSkewed "
+            "SignatureDoesNotMatch UnrecognizedClientException"
+        ).split(),
         _CREDENTIALS,
     ),
-    **dict.fromkeys(
-        ("AuthorizationHeaderMalformed", "PermanentRedirect"), ANOTHER_REGION
-    ),
+    **dict.fromkeys(("AuthorizationHeaderMalformed", "PermanentRedirect"), ANOTHER_REGION),
     "ResourceLimitExceeded": _QUOTA,
     **dict.fromkeys(
         (
-            "ConflictException", "InternalError", "InternalFailure", "ServiceUnavailable", "SlowDown", "Throttling",
-            "ThrottlingException",
-        ),
+            "ConflictException InternalError InternalFailure ServiceUnavailable SlowDown Throttling ThrottlingException"
+        ).split(),
         _AGAIN,
     ),
-}  # fmt: skip
+}
 
 
 @contextmanager

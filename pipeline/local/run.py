@@ -214,27 +214,26 @@ def run_or_reuse(state: Run, contract: StepContract) -> None:
         directory.folder.mkdir(parents=True, exist_ok=True)
         began = time.monotonic()
         result: dict[str, Any] = {}
+        environment = state.plan.step(contract).environment
         state.show(contract.name, "running", note=directory.log)
         try:
             if contract is REGISTRATION:
                 assert state.outcome is not None
+                package = state.records[PACKAGE.name].outputs["packaged_model"]
                 model = state.registry.register(
-                    state.config, inputs=inputs, environment=state.plan.step(contract).environment,
-                    package_digest=state.records[PACKAGE.name].outputs["packaged_model"], outcome=state.outcome,
-                )  # fmt: skip
+                    state.config, inputs=inputs, environment=environment, package_digest=package, outcome=state.outcome
+                )
                 result = {"version": model.version, "folder": str(model.folder.relative_to(state.root))}
             elif contract is BATCH_SCORE:
                 assert state.config.batch_score is not None
-                score(
-                    state.config.batch_score, directory, inputs, state.plan.step(contract).environment,
-                    one_column=len(state.plan.columns) == 1, image=state.image,
-                )  # fmt: skip
+                one_column = len(state.plan.columns) == 1
+                batch = state.config.batch_score
+                score(batch, directory, inputs, environment, one_column=one_column, image=state.image)
             else:
-                run_step(
-                    state.plan.step(contract), directory, inputs, state.plan.hyperparameters,
-                    image=None if contract is TRACKING else state.image,  # which may contain no MLflow
-                    network=state.config.aws is not None and not state.config.aws.network_isolation,
-                )  # fmt: skip
+                image = None if contract is TRACKING else state.image  # which may contain no MLflow
+                network = state.config.aws is not None and not state.config.aws.network_isolation
+                settings = state.plan.hyperparameters
+                run_step(state.plan.step(contract), directory, inputs, settings, image=image, network=network)
         except StepFailed:
             state.show(contract.name, "failed", seconds=time.monotonic() - began, note=directory.log)
             raise
@@ -255,10 +254,9 @@ def _not_tracked(state: Run, directory: StepDirectory) -> str | None:
         mlflow, job = state.config.mlflow, state.directories[PYTORCH_TRAINING.name].ml
         assert mlflow is not None
         command = f"python -m container track --root {shlex.quote(str(job))} --uri {mlflow.tracking_uri}"
-        print(
-            f"{TRACKING.name}: {problem}. The run continues. To send the results later, run it again, or: {command} "
-            f"--experiment {shlex.quote(mlflow.experiment)}. Log: {directory.log}", file=sys.stderr,
-        )  # fmt: skip
+        later = f"{command} --experiment {shlex.quote(mlflow.experiment)}. Log: {directory.log}"
+        note = f"{TRACKING.name}: {problem}. The run continues. To send the results later, run it again, or: {later}"
+        print(note, file=sys.stderr)
     return problem
 
 

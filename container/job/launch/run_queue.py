@@ -104,9 +104,13 @@ class Run:
         self._stop = StopHandler()
         control = Control(Topology(), lambda _: None)
         self._workers = Workers(
-            self._scratch, control, num_workers=shares.num_workers, stop=self._stop,
-            share=shares.environment(slot), log=self._log,
-        )  # fmt: skip
+            self._scratch,
+            control,
+            num_workers=shares.num_workers,
+            stop=self._stop,
+            share=shares.environment(slot),
+            log=self._log,
+        )
         self._workers.start()
         self._thread: threading.Thread | None = None
         self._seen: tuple[str, int] | None = None
