@@ -72,16 +72,9 @@ def fit_decision(
         assert counts is not None
         decision = replace(decision, prior=PriorShift(float(counts[1] / counts.sum()), hp.target_prior))
     scores = {split: _served_scores(decision.log_probabilities(values)) for split, values in logits.items()}
-    share = hp.target_prior
-    threshold = choose_threshold(
-        wanted,
-        val_labels == 1,
-        scores["val"][known],
-        weights=val_weights,
-        target_share=share,
-        false_positive_cost=hp.false_positive_cost,
-        false_negative_cost=hp.false_negative_cost,
-    )
+    share, of_class_1, val_scores = hp.target_prior, val_labels == 1, scores["val"][known]
+    costs = {"false_positive_cost": hp.false_positive_cost, "false_negative_cost": hp.false_negative_cost}
+    threshold = choose_threshold(wanted, of_class_1, val_scores, weights=val_weights, target_share=share, **costs)
     if not threshold.met:
         text = "decision_threshold: no threshold reaches %s on val; using the closest, %.4g"
         logger.warning(text, threshold.target, threshold.value)

@@ -5,6 +5,7 @@ import logging
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,16 +86,8 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     job.timeline.mark("export")
     explanation = None
     if hp.explain:
-        explanation = explain(
-            model,
-            data.prepared,
-            val,
-            paths=job.paths,
-            hp=hp,
-            companion=companion,
-            device=ranks.device,
-            stopped=lambda: stop.requested,
-        )
+        of_model = partial(explain, model, data.prepared, val, paths=job.paths, hp=hp, companion=companion)
+        explanation = of_model(device=ranks.device, stopped=lambda: stop.requested)
         job.timeline.mark("explain")
     evaluation = _evaluation_input(
         job,
