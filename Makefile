@@ -7,7 +7,7 @@ JOBS ?= 2
 PAGES := *.md docs/*.md hyperparams/*.md requirements/*.md benchmarks/log.md
 PARALLEL := --numprocesses $(JOBS) --dist loadfile# tests of one file share trained jobs, so one process runs them
 
-.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-gpu test-long gpu-check faults host-faults fuzz parity lint docs bench bench-busy bench-classes bench-explain bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-peers bench-pipeline bench-plan bench-prepare bench-quality bench-roles bench-reviews bench-preprocess bench-published bench-serving bench-text bench-transform bench-tune
+.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-gpu test-long gpu-check faults host-faults fuzz parity lint docs bench bench-busy bench-classes bench-explain bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-peers bench-pipeline bench-plan bench-prepare bench-quality bench-roles bench-reviews bench-preprocess bench-published bench-serving bench-small bench-text bench-transform bench-tune
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -134,6 +134,9 @@ bench-preprocess: setup ## measure the preprocessing step on 5,000,000 rows: row
 
 bench-published: setup ## measure published benchmarks fold by fold (PUBLISHED="--data imdb --folds 0 1 --systems joined best")
 	$(BIN)/python -m benchmarks.published $(PUBLISHED)
+
+bench-small: setup ## compare small tables with logistic regression and others (SMALL="--tables ... --r-packages DIR")
+	$(BIN)/python -m benchmarks.small $(SMALL)
 
 bench-quality: setup ## compare the presets and a boosted stack on the real tables (QUALITY="--tasks ... --systems ... --seeds ...")
 	$(BIN)/python -m benchmarks.quality $(QUALITY)

@@ -93,7 +93,7 @@ def _fit(folder: Path, tables: Mapping[str, pa.Table], values: Mapping[str, Any]
     paths = lay_out_job(folder, tables, values)
     hp = load_hyperparameters(paths)
     data = prepare_data(paths, hp)
-    splits = {name: PreparedSplit(data.split(name), [field.role for field in hp.text_fields]) for name in SPLITS}
+    splits = {name: PreparedSplit(data.split(name), roles=[field.role for field in hp.text_fields]) for name in SPLITS}
     weights = [1.0] * hp.num_classes
     return fit_companion(splits["train"].arrays(), hp.text_fields, class_weights=weights, seed=hp.seed), hp, splits
 

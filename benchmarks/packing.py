@@ -202,7 +202,7 @@ def _worker(case: Case, mode: Mode, connection: Connection) -> None:
     """Train in one mode: receive step numbers, send (loss, seconds), and at the end memory and tokens."""
     hp = parse_hyperparameters(case.configuration)
     data = open_prepared(case.prepared)
-    split = PreparedSplit(data.split("train"), [field.role for field in hp.text_fields])
+    split = PreparedSplit(data.split("train"), roles=[field.role for field in hp.text_fields])
     order = epoch_order(len(split), seed=hp.seed, epoch=0)
     files = [data.encoders[field.role] for field in hp.text_fields]
     classifier = build_classifier(

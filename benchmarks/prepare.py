@@ -294,7 +294,7 @@ def _open_process(folder: Path, configuration: dict[str, Any], connection: Conne
 
     roles = [field.role for field in parse_hyperparameters(configuration).text_fields]
     start = time.perf_counter()
-    split = PreparedSplit(open_prepared(folder).split("train"), roles)
+    split = PreparedSplit(open_prepared(folder).split("train"), roles=roles)
     opened = time.perf_counter()
     split.pack(np.random.default_rng(0).permutation(len(split))[:FIRST_BATCH])
     connection.send((len(split), opened - start, time.perf_counter() - start))

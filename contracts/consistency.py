@@ -303,6 +303,11 @@ def _check_members(hp: Hyperparameters) -> None:
             f"ensemble: is {hp.ensemble}, but cross_fit is {hp.cross_fit}, and each sets the number of networks",
             "Remove one of them.",
         )
+    if hp.pools_val and not hp.cross_fit:
+        raise ContractError(
+            "choose_on: is out_of_fold, but cross_fit is 0, so no network leaves out a row that it trains on otherwise",
+            "Set cross_fit to the number of folds, e.g. 5, or choose_on to val.",
+        )
     if hp.tuning is not None and hp.num_members > 1:
         name = "cross_fit" if hp.cross_fit else "ensemble"
         raise ContractError(

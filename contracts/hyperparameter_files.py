@@ -17,7 +17,7 @@ from contracts.hyperparameters import GROUPS, Hyperparameters
 from contracts.input_files import exists, read_object
 from contracts.json_text import parse_json, parse_literal
 from contracts.paths import JobPaths
-from contracts.presets import ABOVE_DEFAULTS, DataFacts, choices
+from contracts.presets import ABOVE_DEFAULTS, DataFacts, choices, chosen_by_data
 from contracts.tuning_space import check_tuning, set_by_search
 from contracts.value_types import decimal_comma
 
@@ -180,7 +180,7 @@ def choose_settings(
         of_preset["model_class"] = (json.dumps(hp.model_class), "the number of texts")
     searched = set_by_search(hp)
     for known in (None, facts) if facts else (None,):
-        wanted = {choice.setting: choice for choice in choices(hp, known)}
+        wanted = {choice.setting: choice for choice in choices(hp, known, given=given.values)}
         free = {name: choice.value for name, choice in wanted.items() if name not in given.values}
         refused: dict[str, str] = {}
         try:
@@ -204,7 +204,7 @@ def choose_settings(
             elif name not in given.drawn and choice.is_final and getattr(hp, name) != choice.value:
                 lines.append(f"{about}; not chosen, because you set it to {_as_json(hp, name)}")
         hp = chosen
-    if not given.drawn:
+    if not given.drawn and (facts or not {"ensemble", "cross_fit"} & chosen_by_data(hp)):
         _check_networks(hp)
     return ChosenSettings(hp, lines, of_preset)
 

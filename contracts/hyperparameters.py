@@ -103,7 +103,12 @@ class Hyperparameters(  # pydantic collects the fields from the last base to the
     @property
     def num_members(self) -> int:
         """Return the number of networks that the model is made of; 1 = an ordinary training."""
-        return self.cross_fit or self.ensemble
+        return self.cross_fit * self.cross_fit_repeats or self.ensemble
+
+    @property
+    def pools_val(self) -> bool:
+        """Return whether the networks train on val as well, and out-of-fold predictions decide."""
+        return self.choose_on == "out_of_fold"
 
     @property
     def monitored_metric(self) -> MonitoredMetric:

@@ -43,9 +43,9 @@ class MonitoredMetric:
         second = math.inf if loss is None or math.isnan(loss) else loss
         return value if self.minimizes else -value, second
 
-    def describe(self, values: Mapping[str, float | None]) -> str:
-        """Return values of the metric on val as text, by the names of the networks that have them."""
-        return f"{self.name} on val: {shown_values(values)}"
+    def describe(self, values: Mapping[str, float | None], *, where: str = "on val") -> str:
+        """Return values of the metric as text, by the names of the networks that have them."""
+        return f"{self.name} {where}: {shown_values(values)}"
 
 
 def shown_values(values: Mapping[str, float | None]) -> str:

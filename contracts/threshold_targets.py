@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 BEST_F1 = "best_f1"
 COST = "cost"
+# The best F1 or accuracy, if it is clearly better than with 0.5.
+AUTO_F1, AUTO_ACCURACY = "auto_f1", "auto_accuracy"
+_NAMED = (BEST_F1, COST, AUTO_F1, AUTO_ACCURACY)
 _AT_LEAST = re.compile(r"(precision|recall)\s*>=\s*([0-9.eE+-]+)")
 
 
@@ -13,8 +16,8 @@ class ThresholdTarget:
     """The target for which a threshold is chosen.
 
     Attributes:
-        kind: best_f1, cost, precision or recall.
-        at_least: minimum of precision or recall; None for best_f1 and cost.
+        kind: best_f1, cost, auto_f1, auto_accuracy, precision or recall.
+        at_least: minimum of precision or recall; None for the others.
     """
 
     kind: str
@@ -31,13 +34,13 @@ def parse_threshold(value: float | str) -> float | ThresholdTarget:
         ValueError: `value` is neither.
     """
     text = str(value).strip()
-    if text in (BEST_F1, COST):
+    if text in _NAMED:
         return ThresholdTarget(text)
     bound = _AT_LEAST.fullmatch(text)
     try:
         number = float(bound.group(2) if bound else text)
     except ValueError:
-        raise ValueError("use a number between 0 and 1, best_f1, precision>=0.9, recall>=0.9, or cost") from None
+        raise ValueError(f"use a number between 0 and 1, precision>=0.9, recall>=0.9, or {', '.join(_NAMED)}") from None
     if not 0 < number < 1 and not (bound and number == 1):
         raise ValueError(f"{number:g} is not between 0 and 1")
     return ThresholdTarget(bound.group(1), number) if bound else number

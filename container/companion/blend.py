@@ -7,16 +7,14 @@ from pathlib import Path
 import numpy as np
 import onnx
 from google.protobuf.message import DecodeError
-from scipy.optimize import minimize
 
+from container.companion.factors import fit_factors, losses_of
 from container.companion.graph import Companion
-from container.decision.softmax import log_softmax
 from container.preprocessing.risk_tables import fold_of
 from contracts.artifacts import COMPANION
 from contracts.errors import ContractError
 
 _FOLDS = 5
-_LARGEST = 100.0
 LEAST_GAIN = 0.001  # of val's log loss; a companion of less is not worth its size
 
 
@@ -104,32 +102,8 @@ def try_blend(
     for fold in range(_FOLDS):
         val, rest = folds == fold, folds != fold
         for used, sign in ((1, 1), (2, -1)):
-            factors = _fit(parts[:used, rest], labels[rest], weights=of_records[rest])
-            gains[val] += sign * _losses(parts[:used, val], labels[val], factors)
+            factors = fit_factors(parts[:used, rest], labels[rest], weights=of_records[rest])
+            gains[val] += sign * losses_of(parts[:used, val], labels[val], factors)
     gains *= of_records
-    factors = _fit(parts, labels, weights=of_records)
+    factors = fit_factors(parts, labels, weights=of_records)
     return BlendTrial(Blend(*factors.tolist()), float(gains.mean()), float(gains.std() / np.sqrt(len(gains))))
-
-
-def _fit(parts: np.ndarray, labels: np.ndarray, *, weights: np.ndarray) -> np.ndarray:
-    """Return the non-negative factors with the lowest log loss, a convex problem. [P, N, K] -> [P]
-
-    As in fit_temperature, Laplace smoothing keeps the factors finite for records without an error.
-    """
-    num_records, num_classes = parts.shape[1:]
-    unsure = 1 / (num_records + 2)
-    target = np.full((num_records, num_classes), unsure / (num_classes - 1))  # [N, K]
-    target[np.arange(num_records), labels] = 1 - unsure
-
-    def loss(factors: np.ndarray) -> tuple[float, np.ndarray]:
-        log_p = log_softmax(np.tensordot(factors, parts, 1))
-        slopes = (parts * (np.exp(log_p) - target) * weights[:, None]).sum(axis=(1, 2)) / num_records
-        return -float(((target * log_p).sum(axis=1) * weights).mean()), slopes
-
-    start = np.full(len(parts), 1 / len(parts))
-    return minimize(loss, start, jac=True, method="L-BFGS-B", bounds=[(0, _LARGEST)] * len(parts)).x
-
-
-def _losses(parts: np.ndarray, labels: np.ndarray, factors: np.ndarray) -> np.ndarray:
-    """[P, N, K], [N], [P] -> [N]"""
-    return -log_softmax(np.tensordot(factors, parts, 1))[np.arange(len(labels)), labels]

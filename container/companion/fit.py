@@ -7,22 +7,35 @@ import numpy as np
 from scipy import sparse
 
 from container.companion.bag import TokenBag, token_counts
+from container.companion.forests import EXTRA_TREES, FOREST, fit_forest
 from container.companion.graph import Companion, build_companion, predict
-from container.companion.linear import FOLDS, LinearText, count_scores, fit_linear, num_columns, out_of_fold
+from container.companion.linear import (
+    FOLDS,
+    LinearText,
+    TextPart,
+    as_logits,
+    count_scores,
+    fit_linear,
+    fit_linear_columns,
+    num_columns,
+    out_of_fold,
+)
+from container.companion.parts import ChosenParts, Part, choose_parts
 from container.companion.trees import FittedTrees, fit_trees, most_rows
+from container.data.folds import even_folds, hash_order
 from container.data.records import RecordArrays
 from container.decision.softmax import log_softmax
 from container.errors import NotMade
-from container.preprocessing.risk_tables import fold_of
 from contracts.text_fields import ModelTextField
 
 MOST_ROWS = 100_000
 MOST_TOKENS = 20_000_000  # of all texts
 MOST_CLASSES = 50
+WIDE_ROWS = 2_000  # with more, the companion has trees alone: they gain from rows, and other parts cost time
+TREES, COLUMNS, TEXT = "boosted trees", "linear", "linear over the texts"
 FEWEST_ROWS = 2 * FOLDS  # of a class
 _MOST_WEIGHTS = 400_000  # of a text, over all classes
 _MOST_TERMS = 30_000
-_HASHES = 2**31
 _TINY = 1e-12
 _CHECKED_ROWS = 256
 _FEWEST_EQUAL = 0.95  # of the checked rows
@@ -34,16 +47,18 @@ class Fitted:
     """A companion with what its report needs.
 
     Attributes:
-        trees: the companion's.
+        parts: the models of which the companion is made.
+        trees: boosted trees over the columns that the parts read.
         table: trees over the table alone; None without a table.
         classes: ids of the classes that it was fitted on. [M]
         log_shares: of each other class, the logarithm of its share; of `classes`, that of the share left for them. [K]
         rows: positions in train of the rows that it was fitted on. [N]
-        uses_texts: whether its trees read the texts, or the table alone.
+        uses_texts: whether its parts read the texts, or the table alone.
         labels: index in `classes` of the label of each of these rows. [N]
     """
 
     companion: Companion
+    parts: ChosenParts
     trees: FittedTrees
     table: FittedTrees | None
     classes: np.ndarray
@@ -52,16 +67,20 @@ class Fitted:
     uses_texts: bool
     labels: np.ndarray
 
+    @property
+    def held_out_logits(self) -> np.ndarray:
+        """Return the logits of `rows` by companions of the other folds. [N, K]"""
+        return self.all_classes(np.log(np.maximum(self.parts.held_out, _TINY)))
+
     def text_logits(self, scores: np.ndarray) -> np.ndarray:
         """Return the logarithms of the texts' probabilities from `Companion.scores`. [N, S] -> [N, K]"""
-        if len(self.classes) == 2:
-            return self.all_classes(log_softmax(scores[:, -1:] * np.array([-0.5, 0.5])))
-        return self.all_classes(log_softmax(scores[:, -len(self.classes) :]))
+        columns = scores[:, -num_columns(len(self.classes)) :]
+        return self.all_classes(log_softmax(as_logits(columns)))
 
     def table_logits(self, tabular: np.ndarray) -> np.ndarray:
         """Return the logarithms of the probabilities by the table alone. [N, n] -> [N, K]"""
         assert self.table is not None
-        return self.all_classes(np.log(np.maximum(self.table.probabilities(tabular), _TINY)))
+        return self.all_classes(self.table.logits(tabular))
 
     def all_classes(self, logits: np.ndarray) -> np.ndarray:
         """Add the classes that were left out. [N, M] -> [N, K]"""
@@ -76,7 +95,8 @@ def fit_companion(
     """Fit the linear scores of the texts, then trees over the table, these scores and the texts' numbers of tokens.
 
     The trees read the table alone unless the texts decrease the log loss of held-out rows by more than its standard
-    error: features of texts that say nothing about the label are noise, which costs quality where rows are few.
+    error: features of texts that say nothing about the label are noise, which costs quality where rows are few. With
+    at most WIDE_ROWS rows, other models over the same columns are fitted too, and those that help are added.
 
     A class with fewer than FEWEST_ROWS rows, or with one group of rows, gets its share of the rows as a constant
     probability. In a sample, a row has the weight of the rows that it stands for, so the probabilities assume the
@@ -95,20 +115,12 @@ def fit_companion(
     counts = np.bincount(labels[labels >= 0], minlength=len(class_weights))  # [K]
     totals = np.bincount(labels[labels >= 0], of_all[labels >= 0], len(counts))
     sampled = np.bincount(labels[rows], minlength=len(class_weights))  # [K]
-    units = np.concatenate([part.unit for part in train])[rows]
-    classes = np.flatnonzero((sampled >= FEWEST_ROWS) & (_distinct(labels[rows], units, len(counts)) > 1))
-    if len(classes) < 2:
-        raise NotMade(f"fewer than two classes have {FEWEST_ROWS} training rows, in more than one group")
-    if len(classes) > MOST_CLASSES:
-        raise NotMade(f"{len(classes)} classes are more than {MOST_CLASSES}")
+    classes = _classes_to_fit(sampled, labels[rows], np.concatenate([part.unit for part in train])[rows])
     rows = rows[np.isin(labels[rows], classes)]
     chosen = _take(train, rows)
     units, labels = (np.concatenate(each) for each in zip(*((part.unit, part.label) for part in chosen)))
     codes = np.searchsorted(classes, labels)
-    stands_for = counts[classes] / sampled[classes]  # rows of train for each row of a class
-    stands_for *= sampled[classes].sum() / counts[classes].sum()  # their mean is 1, which regularization assumes
-    of_records = np.concatenate([part.weight for part in chosen]).astype(np.float64)
-    weights = np.asarray(class_weights)[labels] * stands_for[codes] * (of_records / of_records.mean())
+    weights = np.asarray(class_weights)[labels] * _of_rows(chosen, codes, counts[classes], sampled[classes])
     folds = _even_folds(units, codes, seed=seed)
     bags, terms = _terms(chosen, len(fields), columns=num_columns(len(classes)))
     tabular = np.concatenate([part.tabular for part in chosen])
@@ -116,20 +128,80 @@ def fit_companion(
     if fields:
         linear = fit_linear(terms, codes, weights=weights)
         scores = out_of_fold(terms, codes, weights=weights, folds=folds).astype(np.float32)  # [N, S]
-        trees = fit_trees(np.hstack([tabular, scores, token_counts(chosen)]), codes, **given)
+        columns = np.hstack([tabular, scores, token_counts(chosen)])
+        trees = fit_trees(columns, codes, **given)
         table = fit_trees(tabular, codes, **given, sizes=[trees.held_out.leaves]) if tabular.shape[1] else None
     else:
-        linear = LinearText((), np.empty(0))
-        trees = table = fit_trees(tabular, codes, **given)
+        linear, scores = LinearText((), np.empty(0)), np.empty((len(rows), 0), np.float32)
+        columns, trees = tabular, fit_trees(tabular, codes, **given)
+        table = trees
     uses_texts = table is None or (bool(fields) and _is_better(trees, table, codes, weights=weights))
-    trees = trees if uses_texts or table is None else table
+    if not uses_texts:
+        assert table is not None
+        columns, trees = tabular, table
+    num_scores = scores.shape[1] if uses_texts else 0
+    parts = _candidates(trees, columns, codes, num_numbers=tabular.shape[1], num_scores=num_scores, **given)
+    kept = choose_parts(parts, codes, weights=weights, num_columns=columns.shape[1])
     log_shares = _log_shares(totals * (counts.sum() / totals.sum()), class_weights, classes)
     companion = build_companion(
-        fields, bags, linear, trees, num_numbers=tabular.shape[1], classes=classes, log_shares=log_shares
+        fields, bags, linear, kept, num_numbers=tabular.shape[1], classes=classes, log_shares=log_shares
     )
-    fitted = Fitted(companion, trees, table, classes, log_shares, rows, uses_texts, codes)
+    fitted = Fitted(companion, kept, trees, table, classes, log_shares, rows, uses_texts, codes)
     _check_graph(fitted, chosen, fields, linear=linear, terms=terms)
     return fitted
+
+
+def _classes_to_fit(sampled: np.ndarray, labels: np.ndarray, units: np.ndarray) -> np.ndarray:
+    """Return the ids of the classes with enough rows, in more than one group; raise NotMade if few or many have them.
+
+    Args:
+        sampled: rows of each class. [K]
+        labels, units: of the rows. [N] each
+    """
+    classes = np.flatnonzero((sampled >= FEWEST_ROWS) & (_distinct(labels, units, len(sampled)) > 1))
+    if len(classes) < 2:
+        raise NotMade(f"fewer than two classes have {FEWEST_ROWS} training rows, in more than one group")
+    if len(classes) > MOST_CLASSES:
+        raise NotMade(f"{len(classes)} classes are more than {MOST_CLASSES}")
+    return classes
+
+
+def _of_rows(chosen: Sequence[RecordArrays], codes: np.ndarray, counts: np.ndarray, sampled: np.ndarray) -> np.ndarray:
+    """Return the weight of each chosen row: its own times the rows of train that it stands for. [N]
+
+    Args:
+        codes: class of each row, 0..M-1. [N]
+        counts, sampled: rows of each class in train, and chosen. [M] each
+    """
+    stands_for = counts / sampled
+    stands_for *= sampled.sum() / counts.sum()  # their mean is 1, which regularization assumes
+    of_records = np.concatenate([part.weight for part in chosen]).astype(np.float64)
+    return stands_for[codes] * (of_records / of_records.mean())
+
+
+def _candidates(
+    trees: FittedTrees,
+    columns: np.ndarray,
+    codes: np.ndarray,
+    *,
+    num_numbers: int,
+    num_scores: int,
+    weights: np.ndarray,
+    folds: np.ndarray,
+    seed: int,
+) -> dict[str, Part]:
+    """Return the trees; with few rows, also other models over the same columns. [N, F], [N] -> by name"""
+    parts: dict[str, Part] = {TREES: trees}
+    if len(columns) > WIDE_ROWS:
+        return parts
+    for kind in (FOREST, EXTRA_TREES):
+        parts[kind] = fit_forest(kind, columns, codes, weights=weights, folds=folds, seed=seed)
+    parts[COLUMNS] = fit_linear_columns(columns, codes, weights=weights, folds=folds)
+    if num_scores:
+        end = num_numbers + num_scores
+        start = end - num_columns(int(codes.max()) + 1)
+        parts[TEXT] = TextPart(as_logits(columns[:, start:end]), start, end)
+    return parts
 
 
 def _row_limit(num_inputs: int, num_texts: int, num_classes: int) -> int:
@@ -168,8 +240,8 @@ def _check_graph(
     logits, found = predict(fitted.companion, records, fields)
     largest = max([1.0, *(float(np.abs(weights).max()) for weights in linear.weights)])
     tabular = np.concatenate([part.tabular for part in records])
-    features = np.hstack([tabular, found, token_counts(records)]) if fitted.uses_texts else tabular
-    expected = np.exp(fitted.all_classes(np.log(np.maximum(fitted.trees.probabilities(features), _TINY))))
+    columns = np.hstack([tabular, found, token_counts(records)]) if fitted.uses_texts else tabular
+    expected = np.exp(fitted.all_classes(log_softmax(fitted.parts.logits(columns))))
     for what, difference, tolerance in (
         ("text scores", np.abs(found - scores), _TOLERANCE * largest),
         ("probabilities", np.abs(np.exp(logits) - expected), _TOLERANCE),
@@ -211,11 +283,6 @@ def _place_in_class(labels: np.ndarray) -> np.ndarray:
     return place
 
 
-def hash_order(numbers: np.ndarray, *, seed: int) -> np.ndarray:
-    """Return positions that order rows by a hash of their numbers. [N]"""
-    return np.argsort(fold_of(numbers, seed=seed, num_folds=_HASHES), kind="stable")
-
-
 def _take(train: Sequence[RecordArrays], rows: np.ndarray) -> list[RecordArrays]:
     """Return the rows at these positions in train, in order; a part without any is left out."""
     ends = np.cumsum([len(part.row) for part in train])
@@ -226,9 +293,7 @@ def _take(train: Sequence[RecordArrays], rows: np.ndarray) -> list[RecordArrays]
 
 
 def _even_folds(units: np.ndarray, codes: np.ndarray, *, seed: int) -> np.ndarray:
-    """Return the fold of each row: the rows of a class, in the order of a hash, go to the folds in turn.
-
-    Groups of several rows stay together, with about even shares of the classes.
+    """Return the fold of each row.
 
     Raises:
         NotMade: fewer than FOLDS groups, or a class in one fold.
@@ -236,19 +301,9 @@ def _even_folds(units: np.ndarray, codes: np.ndarray, *, seed: int) -> np.ndarra
     distinct = len(np.unique(units))
     if distinct < FOLDS:
         raise NotMade(f"the training rows have {distinct} groups, and there are {FOLDS} folds")
-    if distinct < len(units):
-        from sklearn.model_selection import StratifiedGroupKFold
-
-        splitter = StratifiedGroupKFold(FOLDS, shuffle=True, random_state=seed % 2**32)
-        in_fold = [held_out for _, held_out in splitter.split(codes, codes, units)]
-        folds = np.repeat(np.arange(FOLDS), [len(rows) for rows in in_fold])[np.argsort(np.concatenate(in_fold))]
-        if _distinct(codes, folds, codes.max() + 1).min() < 2:
-            raise NotMade("the few groups of a class are in one fold, and the other folds know nothing of it")
-        return folds
-    folds = np.empty(len(codes), np.int64)
-    for code in np.unique(codes):
-        of_class = np.flatnonzero(codes == code)
-        folds[of_class[hash_order(units[of_class], seed=seed)]] = np.arange(len(of_class)) % FOLDS
+    folds = even_folds(units, codes, num_folds=FOLDS, seed=seed)
+    if _distinct(codes, folds, codes.max() + 1).min() < 2:
+        raise NotMade("the few groups of a class are in one fold, and the other folds know nothing of it")
     return folds
 
 

@@ -3,27 +3,23 @@
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, cast
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnxruntime
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from container.companion.bag import BUCKETS, MULTIPLIER, TokenBag
 from container.companion.linear import LinearText
-from container.companion.trees import FittedTrees
+from container.companion.nodes import LOGITS, OPSETS, SCORES, Graph
+from container.companion.parts import ChosenParts
 from container.cores import threads_of
 from container.data.records import RecordArrays, onnx_inputs
 from container.onnx_session import open_session
 from contracts.artifacts import ONNX_FEATURES, ONNX_TABULAR
 from contracts.text_fields import ModelTextField, TextInputs
 
-OPSETS = (helper.make_opsetid("", 18), helper.make_opsetid("ai.onnx.ml", 3))
 _IR_VERSION = 10
-_PREFIX = "companion."  # of every name inside the graphs
-SCORES, LOGITS = f"{_PREFIX}scores", f"{_PREFIX}logits"
 _LARGEST_WEIGHT = 32_767  # of int16
 _MOST_TOKENS = 65_536  # of a batch's inputs, with padding
 
@@ -82,67 +78,34 @@ def build_companion(
     fields: Sequence[ModelTextField],
     bags: Sequence[TokenBag],
     linear: LinearText,
-    trees: FittedTrees,
+    parts: ChosenParts,
     *,
     num_numbers: int,
     classes: np.ndarray,
     log_shares: np.ndarray,
 ) -> Companion:
-    """Return the companion that computes `linear` and `trees`.
+    """Return the companion that computes `linear` and `parts`.
 
     Args:
-        trees: read the table, the scores and the number of tokens of each text, or the table alone.
+        parts: read the table, the scores and the number of tokens of each text, or the table alone.
         num_numbers: columns of the table.
-        classes: the M classes that the trees were fitted on. [M]
+        classes: the M classes that the parts were fitted on. [M]
         log_shares: of each other class, the logarithm of its share; of `classes`, that of the share left for them. [K]
     """
-    graph = _Graph()
+    graph = Graph()
     masks = _add_scores(graph, fields, bags, linear)
     features = [graph.input(ONNX_TABULAR, TensorProto.FLOAT, ["batch", num_numbers])] if num_numbers else []
-    if trees.model.n_features_in_ > num_numbers:
+    if parts.num_columns > num_numbers:
         features += [SCORES, *(_token_count(graph, field, mask) for field, mask in zip(fields, masks, strict=True))]
-    _add_trees(graph, trees, features, classes=classes, log_shares=log_shares)
+    logits = parts.add(graph, graph.add("Concat", *features, axis=1))
+    _add_logits(graph, logits, classes=classes, log_shares=log_shares)
     outputs = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["batch", None]) for name in (LOGITS, SCORES)]
     built = helper.make_graph(graph.nodes, "companion", graph.inputs, outputs, graph.constants)
     return Companion(helper.make_model(built, opset_imports=OPSETS, ir_version=_IR_VERSION))
 
 
-class _Graph:
-    """Collect nodes and constants under unique names."""
-
-    def __init__(self) -> None:
-        self.nodes: list[onnx.NodeProto] = []
-        self.constants: list[TensorProto] = []
-        self.inputs: list[onnx.ValueInfoProto] = []
-
-    def input(self, name: str, kind: int, shape: Sequence[str | int]) -> str:
-        self.inputs.append(helper.make_tensor_value_info(name, kind, shape))
-        return name
-
-    def constant(self, value: npt.ArrayLike, dtype: type[np.generic]) -> str:
-        name = f"{_PREFIX}constant{len(self.constants)}"
-        self.constants.append(numpy_helper.from_array(np.asarray(value, dtype), name))
-        return name
-
-    def add(self, kind: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
-        name = output or f"{_PREFIX}{kind.lower()}{len(self.nodes)}"
-        self.nodes.append(helper.make_node(kind, inputs, [name], name=f"{_PREFIX}node{len(self.nodes)}", **attributes))
-        return name
-
-    def slice(self, value: str, start: int, end: int, *, axis: int) -> str:
-        return self.add("Slice", value, *(self.constant([each], np.int64) for each in (start, end, axis)))
-
-    def take(self, table: np.ndarray, dtype: type[np.generic], *, at: str) -> str:
-        """Add the rows of an integer table at these positions, as int64."""
-        return self.add("Cast", self.add("Gather", self.constant(table, dtype), at), to=TensorProto.INT64)
-
-    def sum_of_chunks(self, value: str) -> str:
-        """[B, chunks, terms, C] -> [B, C]"""
-        return self.add("ReduceSum", value, self.constant([1, 2], np.int64), keepdims=0)
-
-
 def _add_scores(
-    graph: _Graph, fields: Sequence[ModelTextField], bags: Sequence[TokenBag], linear: LinearText
+    graph: Graph, fields: Sequence[ModelTextField], bags: Sequence[TokenBag], linear: LinearText
 ) -> Sequence[str]:
     """Add the nodes of `LinearText.scores`, and return the name of each text's mask.
 
@@ -167,7 +130,7 @@ def _add_scores(
     return masks
 
 
-def _token_count(graph: _Graph, field: ModelTextField, mask: str) -> str:
+def _token_count(graph: Graph, field: ModelTextField, mask: str) -> str:
     """Add the nodes of `token_counts` for one text, and return its name. [B, 1]"""
     count = graph.add("ReduceSum", mask, graph.constant([1, 2], np.int64), keepdims=0)
     column = graph.add("Unsqueeze", count, graph.constant([1], np.int64))
@@ -175,7 +138,7 @@ def _token_count(graph: _Graph, field: ModelTextField, mask: str) -> str:
 
 
 def _text_score(
-    graph: _Graph, field: ModelTextField, inputs: tuple[str, str], bag: TokenBag, weights: np.ndarray
+    graph: Graph, field: ModelTextField, inputs: tuple[str, str], bag: TokenBag, weights: np.ndarray
 ) -> str:
     """Add the nodes of one text's score, from its ids and mask, and return its name. [B, C]"""
     (ids, mask), whole = inputs, np.iinfo(np.int64).max
@@ -198,41 +161,13 @@ def _text_score(
     return graph.add("Mul", ratio, graph.constant(scale, np.float32), output=f"{ONNX_FEATURES}{field.role}.score")
 
 
-def _add_trees(
-    graph: _Graph, fitted: FittedTrees, features: Sequence[str], *, classes: np.ndarray, log_shares: np.ndarray
-) -> None:
-    """Add the nodes from the columns of the features to the logarithms of the probabilities of all K classes."""
-    raw, labels = f"{_PREFIX}raw", f"{_PREFIX}labels"
-    ensemble = _ensemble(fitted)
-    columns = graph.add("Concat", *features, axis=1)
-    ensemble.input[:], ensemble.output[:], ensemble.name = [columns], [labels, raw], f"{_PREFIX}trees"
-    graph.nodes.append(ensemble)
-    if fitted.held_out.out_of_fold.shape[1] == 2:  # only the second column is the score: the first has two meanings
-        raw = graph.add("Mul", graph.slice(raw, 1, 2, axis=1), graph.constant([[-0.5, 0.5]], np.float32))
+def _add_logits(graph: Graph, logits: str, *, classes: np.ndarray, log_shares: np.ndarray) -> None:
+    """Add the nodes from the logits of M classes to the logarithms of the probabilities of all K classes."""
     fitted_on = np.isin(np.arange(len(log_shares)), classes)
     if fitted_on.all():
-        graph.add("LogSoftmax", raw, output=LOGITS, axis=1)
+        graph.add("LogSoftmax", logits, output=LOGITS, axis=1)
         return
     column = np.where(fitted_on, np.cumsum(fitted_on) - 1, 0)
-    placed = graph.add("Gather", graph.add("LogSoftmax", raw, axis=1), graph.constant(column, np.int64), axis=1)
+    placed = graph.add("Gather", graph.add("LogSoftmax", logits, axis=1), graph.constant(column, np.int64), axis=1)
     kept = graph.add("Mul", placed, graph.constant(fitted_on, np.float32))
     graph.add("Add", kept, graph.constant(log_shares, np.float32), output=LOGITS)
-
-
-def _ensemble(fitted: FittedTrees) -> onnx.NodeProto:
-    """Return the TreeEnsembleClassifier of the trees over values instead of bins, with raw scores."""
-    from skl2onnx import to_onnx
-    from skl2onnx.common.data_types import FloatTensorType
-
-    kind = FloatTensorType([None, fitted.model.n_features_in_])
-    options = {id(fitted.model): {"raw_scores": True, "zipmap": False}}
-    opsets = {each.domain: each.version for each in OPSETS}
-    write = cast(Any, to_onnx)  # its annotations do not allow these types
-    converted = write(fitted.model, initial_types=[("features", kind)], options=options, target_opset=opsets)
-    ensemble = next(node for node in converted.graph.node if node.op_type == "TreeEnsembleClassifier")
-    parts = {part.name: part for part in ensemble.attribute}
-    modes, features, values = (parts[f"nodes_{name}"] for name in ("modes", "featureids", "values"))
-    for i, (mode, feature) in enumerate(zip(modes.strings, features.ints, strict=True)):
-        if mode != b"LEAF":
-            values.floats[i] = fitted.bins.value_of(feature, values.floats[i])
-    return ensemble

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from container.companion.linear import FOLDS, num_columns
+from container.companion.nodes import Graph
 from container.cores import threads_for
 
 if TYPE_CHECKING:
@@ -109,9 +110,24 @@ class FittedTrees:
     bins: Bins
     held_out: HeldOut
 
-    def probabilities(self, features: np.ndarray) -> np.ndarray:
-        """[N, F] float32 -> [N, K]"""
-        return self.model.predict_proba(self.bins(features))
+    @property
+    def held_out_logits(self) -> np.ndarray:
+        return _logits(self.held_out.out_of_fold)
+
+    def logits(self, columns: np.ndarray) -> np.ndarray:
+        """[B, F] float32 -> [B, M]"""
+        return _logits(self.model.predict_proba(self.bins(columns)))
+
+    def add(self, graph: Graph, columns: str) -> str:
+        """Add the nodes of `logits`, and return the name of the result."""
+        raw = graph.trees(self.model, columns, self.bins.value_of, raw_scores=True)
+        if self.held_out.out_of_fold.shape[1] > 2:
+            return graph.add("LogSoftmax", raw, axis=1)
+        return graph.binary(graph.slice(raw, 1, 2, axis=1))  # only the second is the score: the first has two meanings
+
+
+def _logits(probabilities: np.ndarray) -> np.ndarray:
+    return np.log(np.maximum(probabilities, _TINY))
 
 
 def fit_trees(
@@ -166,16 +182,19 @@ def _hold_out(
     weights: np.ndarray,
     folds: np.ndarray,
 ) -> HeldOut:
-    predicted, rounds = np.empty((len(labels), int(labels.max()) + 1)), []
+    models = []
     for fold in range(FOLDS):
         val = folds == fold
         model = boosting(max_iter=most_rounds, early_stopping=True, n_iter_no_change=_PATIENCE)
         held_out = {"X_val": binned[val], "y_val": labels[val], "sample_weight_val": weights[val]}
         model.fit(binned[~val], labels[~val], sample_weight=weights[~val], **held_out)
-        best = max(1, int(np.argmax(model.validation_score_)))
-        predicted[val] = next(islice(model.staged_predict_proba(binned[val]), best - 1, None))
-        rounds.append(best)
-    return HeldOut(leaves, round(float(np.mean(rounds))), predicted)
+        models.append(model)
+    rounds = round(float(np.mean([max(1, int(np.argmax(model.validation_score_))) for model in models])))
+    predicted = np.empty((len(labels), int(labels.max()) + 1))
+    for fold, model in enumerate(models):  # the same rounds in each fold: a fold's own best would flatter the trees
+        staged = islice(model.staged_predict_proba(binned[folds == fold]), rounds)
+        *_, predicted[folds == fold] = staged
+    return HeldOut(leaves, rounds, predicted)
 
 
 def _boosting(**settings: Any) -> "HistGradientBoostingClassifier":

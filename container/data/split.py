@@ -9,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import torch
 
 from container.data.batch import PackedBatch, PackedText
@@ -17,17 +18,25 @@ from container.preprocessing.split_file import batch_starts_path
 
 
 class PreparedSplit:
-    """Records of a prepared Arrow file, addressed by position 0..len-1.
+    """Records of prepared Arrow files, addressed by position 0..len-1.
 
     Args:
-        path: the split's .arrow file.
+        paths: .arrow files, one after the other. The numbers of the rows of each follow those of the one before.
         roles: text fields to read, in the model's order.
     """
 
-    def __init__(self, path: Path, roles: Sequence[str]) -> None:
-        self._reader = pa.ipc.open_file(pa.memory_map(str(path)))
+    def __init__(self, *paths: Path, roles: Sequence[str]) -> None:
+        self._readers = [pa.ipc.open_file(pa.memory_map(str(path))) for path in paths]
         self._roles = tuple(roles)
-        self._starts: list[int] = np.load(batch_starts_path(path)).tolist()
+        self._starts: list[int] = [0]
+        self._batches: list[tuple[pa.ipc.RecordBatchFileReader, int, int]] = []  # reader, number, added to its rows
+        first_row = 0
+        for path, reader in zip(paths, self._readers, strict=True):
+            before, batches = self._starts[-1], reader.num_record_batches
+            self._starts += [before + start for start in np.load(batch_starts_path(path)).tolist()[1:]]
+            self._batches += [(reader, batch, first_row) for batch in range(batches)]
+            if len(paths) > 1 and batches:
+                first_row += reader.get_batch(batches - 1).column("row")[-1].as_py() + 1
         self._arrays: dict[int, RecordArrays] = {}
         self._chosen: np.ndarray | None = None  # positions in the file of the records of a part
         self._targets: np.ndarray | None = None
@@ -51,20 +60,28 @@ class PreparedSplit:
         return self._starts[-1] if self._chosen is None else len(self._chosen)
 
     def column(self, name: str) -> pa.ChunkedArray:
-        """Return a whole column, e.g. id."""
-        i = self._reader.schema.names.index(name)
-        chunks = [self._reader.get_batch(k).column(i) for k in range(self._reader.num_record_batches)]
-        column = pa.chunked_array(chunks, type=self._reader.schema.field(i).type)
+        """Return a whole column, e.g. id; as texts if its files have several types."""
+        kinds = {reader.schema.field(name).type for reader in self._readers}
+        kind = kinds.pop() if len(kinds) == 1 else pa.string()
+        chunks = [reader.get_batch(batch).column(name).cast(kind) for reader, batch, _ in self._batches]
+        if name == "row":
+            befores = (before for *_, before in self._batches)
+            chunks = [pc.add(chunk, before) for chunk, before in zip(chunks, befores, strict=True)]
+        column = pa.chunked_array(chunks, type=kind)
         return column if self._chosen is None else column.take(pa.array(self._chosen))
 
     def weights(self) -> np.ndarray:
         """Return the weight of each record; 1 without weight_name. [len(self)]"""
-        weighted = "weight" in self._reader.schema.names
+        weighted = "weight" in self._schema.names
         return self.column("weight").to_numpy() if weighted else np.ones(len(self), np.float32)
 
     def units(self) -> np.ndarray:
         """Return the unit of each record; see RecordArrays. [len(self)]"""
-        return self.column("group" if "group" in self._reader.schema.names else "row").to_numpy()
+        return self.column("group" if "group" in self._schema.names else "row").to_numpy()
+
+    @property
+    def _schema(self) -> pa.Schema:
+        return self._readers[0].schema
 
     def arrays(self) -> list[RecordArrays]:
         """Return all records of the file, in order, as views."""
@@ -94,7 +111,9 @@ class PreparedSplit:
 
     def _arrays_of(self, batch: int) -> RecordArrays:
         if batch not in self._arrays:
-            self._arrays[batch] = RecordArrays.from_batch(self._reader.get_batch(batch), self._roles)
+            reader, number, before = self._batches[batch]
+            arrays = RecordArrays.from_batch(reader.get_batch(number), self._roles)
+            self._arrays[batch] = replace(arrays, row=arrays.row + before) if before else arrays
         return self._arrays[batch]
 
 

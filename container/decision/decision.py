@@ -39,6 +39,23 @@ class PriorShift:
         """Return the factors of class 0's and class 1's probability, before both are scaled to a sum of 1."""
         return (1 - self.target_share) / (1 - self.source_share), self.target_share / self.source_share
 
+    def __str__(self) -> str:
+        return f"the share of class 1 is corrected from {self.source_share:.4g} to {self.target_share:.4g}"
+
+
+@dataclass(frozen=True)
+class ClassRatios:
+    """Undo the class weights of the training loss, with which the probabilities of rare classes are too high.
+
+    Attributes:
+        ratios: factor of the probability of each class, before all are scaled to a sum of 1. [K]
+    """
+
+    ratios: tuple[Annotated[Number, Field(gt=0)], ...]
+
+    def __str__(self) -> str:
+        return "the effect of class_weights is removed from the probabilities"
+
 
 @dataclass(frozen=True)
 class Threshold:
@@ -47,12 +64,14 @@ class Threshold:
     Attributes:
         target: `given`, or the target for which it was chosen on val.
         met: whether it reaches the target on val.
+        gain: of auto_f1 and auto_accuracy: the increase over 0.5 on rows that did not choose it, and its 95 % interval.
         reached: decisions at `value` by split: counts, precision, recall, F1.
     """
 
     value: Number = 0.5
     target: str = "given"
     met: bool = True
+    gain: tuple[Number, Number, Number] | None = None
     reached: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -76,7 +95,7 @@ class _File:
 
     format_version: Literal[2]
     calibration: Annotated[_Scaling | _Lines, Field(discriminator="method")]
-    prior: PriorShift | None
+    prior: PriorShift | ClassRatios | None
     threshold: Threshold | None
 
 
@@ -86,6 +105,7 @@ class Decision:
 
     Attributes:
         method: none, temperature or isotonic.
+        prior: a correction of the shares of the classes.
         fitted_on: number of labelled val records that the calibrator was fitted on; 0 without one.
         threshold: None for more than two classes, where the most probable one is decided.
     """
@@ -93,7 +113,7 @@ class Decision:
     method: str = "none"
     calibrator: Calibrator = _UNCHANGED
     fitted_on: int = 0
-    prior: PriorShift | None = None
+    prior: PriorShift | ClassRatios | None = None
     threshold: Threshold | None = None
 
     @property

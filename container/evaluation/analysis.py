@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from container.decision.deciding_rows import chosen_on
 from container.decision.decision import Decision
 from container.evaluation.choose_threshold import choose_threshold
 from container.evaluation.curves import (
@@ -102,6 +103,11 @@ class SplitAnalysis:
     weighted: MetricValues | None = None
 
     @property
+    def title(self) -> str:
+        """Return the name of the split as words."""
+        return self.split.replace("_", " ")
+
+    @property
     def labelled(self) -> int:
         return int(self.class_counts.sum())
 
@@ -116,7 +122,7 @@ def analyze(
     threshold: float = 0.5,
     uncalibrated: Mapping[str, np.ndarray] | None = None,
 ) -> tuple[dict[str, SplitAnalysis], float | None]:
-    """Analyse every split; choose the best-F1 threshold on val and apply it to all splits.
+    """Analyse every split; choose the best-F1 threshold on val or out of fold, and apply it to all splits.
 
     Args:
         threshold: decides between two classes.
@@ -128,8 +134,9 @@ def analyze(
     """
     ranked = {name: _rank(split) for name, split in splits.items()}
     chosen = None
-    if len(class_labels) == 2 and ranked.get("val"):
-        chosen = _best_f1_threshold(splits["val"], in_use=threshold)
+    on = chosen_on(splits)
+    if len(class_labels) == 2 and ranked.get(on):
+        chosen = _best_f1_threshold(splits[on], in_use=threshold)
     analyses = {
         name: _analyze_split(
             split,
@@ -165,7 +172,7 @@ def metrics_json(
         "records": {split: {"rows": a.rows, "labelled": a.labelled} for split, a in items},
         "baselines": {split: a.baselines for split, a in items},
         "intervals_95": {split: {name: list(pair) for name, pair in a.intervals.items()} for split, a in items},
-        "best_f1_threshold": None if threshold is None else {"threshold": threshold, "chosen_on": "val"},
+        "best_f1_threshold": None if threshold is None else {"threshold": threshold, "chosen_on": chosen_on(analyses)},
         "thresholds": {split: [entry.to_dict() for entry in a.at_thresholds] for split, a in items},
         "classes": {split: [asdict(scores) for scores in a.classes] for split, a in items},
         "confusion_matrix": {split: _confusion_without_zeros(a) for split, a in items},

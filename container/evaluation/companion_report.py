@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 
 from container.evaluation.bootstrap import Estimate
 
+TREES = "boosted trees"
+
 
 @dataclass(frozen=True)
 class CompanionReport:
@@ -14,7 +16,7 @@ class CompanionReport:
         kept: whether it is part of the model.
         reason: why it is not; empty if it is.
         factors: of the network's and of the companion's logits in the blend; None if none was fitted.
-        improvement, standard_error: mean decrease of val's log loss by the blend, cross-fitted.
+        improvement, standard_error: mean decrease of the log loss by the blend, cross-fitted.
         uses_texts: whether its trees read the texts, or the table alone.
         rounds: of boosting.
         leaves: the most leaves of a tree.
@@ -22,7 +24,9 @@ class CompanionReport:
         num_bytes: of its graph.
         seconds: to fit and measure it.
         parts: the metrics of each part of the model alone, by part, split and metric.
-        rarer_class: id of the rarest class on val; of two classes, average precision is that of this class.
+        rarer_class: id of the rarest class there; of two classes, average precision is that of this class.
+        where: on val or out of fold: the rows that chose the factors.
+        models: what it blends.
     """
 
     kept: bool
@@ -38,17 +42,19 @@ class CompanionReport:
     seconds: float = 0.0
     parts: Mapping[str, Mapping[str, Mapping[str, Estimate]]] = field(default_factory=dict)
     rarer_class: int = 0
+    where: str = "on val"
+    models: str = TREES
 
     def __str__(self) -> str:
         if self.factors is None:
             return f"companion: none, because {self.reason}"
         assert self.improvement is not None, "a blend was fitted"
         change = f"{-self.improvement:+.5f}, standard error {self.standard_error:.5f}"
-        figures = f"val log loss {change}, cross-fitted, compared with the network's logits times a factor"
+        figures = f"log loss {self.where} {change}, cross-fitted, compared with the network's logits times a factor"
         features = "" if self.uses_texts else " of the table alone"
+        rounds = f", {self.rounds} rounds of {self.leaves} leaves" if TREES in self.models else ""
         fitted = (
-            f"{self.rounds} rounds of {self.leaves} leaves on {self.rows} rows{features}, "
-            f"{self.num_bytes / 1e6:.1f} MB, {self.seconds:.1f} s"
+            f"{self.models}{rounds} on {self.rows} rows{features}, {self.num_bytes / 1e6:.1f} MB, {self.seconds:.1f} s"
         )
         if not self.kept:
             return f"companion: not used, because {self.reason} ({figures}; {fitted})"
@@ -63,9 +69,9 @@ def companion_sentences(report: CompanionReport) -> list[str]:
     assert report.improvement is not None, "a blend was fitted"
     network, companion = report.factors
     change = (
-        f"On val, the blend changes the log loss by {-report.improvement:+.4f} (standard error "
+        f"The blend changes the log loss {report.where} by {-report.improvement:+.4f} (standard error "
         f"{report.standard_error:.4f}), cross-fitted and compared with the network's logits times a factor that is "
-        "also fitted on val"
+        "also fitted there"
     )
     features = (
         "the table, and a linear score and the number of tokens of each text"
@@ -73,9 +79,10 @@ def companion_sentences(report: CompanionReport) -> list[str]:
         else "the table alone, because the texts do not decrease the log loss of held-out training rows by "
         "more than its standard error"
     )
+    rounds = f"The {TREES} have {report.rounds:,} rounds of {report.leaves} leaves. " if TREES in report.models else ""
     fitted = (
-        f"The companion has {report.rounds:,} rounds of boosted trees with {report.leaves} leaves over {features}. "
-        f"It was fitted on {report.rows:,} training rows. Its graph has {report.num_bytes / 1e6:.1f} MB. It took "
+        f"The companion is {report.models}, over {features}. {rounds}It was fitted on {report.rows:,} training rows. "
+        f"Its graph has {report.num_bytes / 1e6:.1f} MB. It took "
         f"{report.seconds:.1f} s."
     )
     used = (

@@ -28,16 +28,16 @@ def curve_charts(analyses: Sequence[SplitAnalysis], kind: str, labels: Sequence[
     if len(labels) > 2:
         order = _hardest_first(analyses)
         return [
-            LineChart(f"{title}, {each.split}", x_axis, y_axis, [*chance, *_one_vs_rest(each, kind, labels, order)])
+            LineChart(f"{title}, {each.title}", x_axis, y_axis, [*chance, *_one_vs_rest(each, kind, labels, order)])
             for each in measured
         ]
     if not measured:
         return []
     if kind != "roc":
         rate = np.full(2, measured[0].baselines[AREAS[kind]])
-        chance = [Series(f"chance on {measured[0].split}", (0, 1), rate, "reference")]
+        chance = [Series(f"chance on {measured[0].title}", (0, 1), rate, "reference")]
     lines = [
-        _line(each.curves[0], kind, f"{each.split} ({_area(each.curves[0], kind):.3f})", _split_style(each))
+        _line(each.curves[0], kind, f"{each.title} ({_area(each.curves[0], kind):.3f})", _split_style(each))
         for each in reversed(measured)
     ]
     return [LineChart(title, x_axis, y_axis, [*chance, *lines])]
@@ -89,7 +89,7 @@ def threshold_chart(analysis: SplitAnalysis) -> LineChart | None:
     )
     lines = [Series(name, x, [math.nan if v is None else v for v in y], style) for name, style, y in drawn]
     marks = [(f"threshold in use: {analysis.threshold:.3g}", min(analysis.threshold, 1.0))]
-    title = f"Metrics by threshold, {analysis.split}"
+    title = f"Metrics by threshold, {analysis.title}"
     return LineChart(title, share_axis("threshold on the score"), share_axis("share"), lines, marks)
 
 
@@ -100,7 +100,7 @@ def reliability_chart(analyses: Sequence[SplitAnalysis], labels: Sequence[int | 
         if (calibration := analysis.calibration) is None:
             continue
         bins, total = calibration.bins, sum(entry.count for entry in calibration.bins)
-        name = f"{analysis.split} (calibration error {percent(calibration.expected_calibration_error)})"
+        name = f"{analysis.title} (calibration error {percent(calibration.expected_calibration_error)})"
         tips = [
             f"{name}: {entry.count:,} records, mean score {percent(entry.mean_score)}, "
             f"observed {percent(entry.observed)}"

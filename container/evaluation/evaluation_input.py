@@ -71,7 +71,7 @@ class Importance:
 
 @dataclass(frozen=True)
 class Explanation:
-    """Feature importance on val records.
+    """Feature importance on val records, or on those of test if the networks trained on val.
 
     Permutation importance (Breiman, 2001, Random Forests, section 10) shuffles a column's values between the records.
     Columns with the same information hide each other's importance.
@@ -79,7 +79,7 @@ class Explanation:
     Attributes:
         metric: macro average over the classes for more than two.
         base: the metric with all inputs.
-        records: number of val records used, sampled to balance the classes.
+        records: number of records used, sampled to balance the classes.
         shuffles: number of shuffles of each column.
         columns, modalities: the largest drop first.
         problem: why importance was not measured; None otherwise.
@@ -93,6 +93,7 @@ class Explanation:
     columns: tuple[Importance, ...] = ()
     modalities: tuple[Importance, ...] = ()
     problem: str | None = None
+    split: str = "val"
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class EvaluationInput:
     """The results of a finished job that its evaluation and report use.
 
     Attributes:
-        splits: predictions by split, usually val and test.
+        splits: predictions by split, usually val and test; with choose_on=out_of_fold, also OUT_OF_FOLD.
         class_labels: labels as the user wrote them, in the order of the class ids. [K]
         input_format: the name of a format, e.g. csv; also the format of the predictions.
         early_stop_metric: the metric that chose the best weights, e.g. val/f1_score.

@@ -5,6 +5,8 @@ from typing import Any
 
 import numpy as np
 
+from container.decision.deciding_rows import OUT_OF_FOLD, in_words
+from container.decision.decision import PriorShift
 from container.evaluation.analysis import SplitAnalysis
 from container.evaluation.charts import percent
 from container.evaluation.data_findings import ENOUGH_RECORDS, FEW_RECORDS, Finding, data_findings, listed
@@ -44,8 +46,8 @@ def findings(
         *_undefined(analyses),
         *_small(main, evaluation.class_labels),
         *_agreement(analyses),
-        *_threshold(main, threshold),
-        *_decision(evaluation),
+        *_threshold(main, threshold, in_words(OUT_OF_FOLD in analyses)),
+        *_decision(evaluation, in_words(OUT_OF_FOLD in analyses)),
         *_calibration(main, evaluation),
         *_explanation(evaluation.explanation),
         *_variants(evaluation.variants),
@@ -146,7 +148,7 @@ def _agreement(analyses: Mapping[str, SplitAnalysis]) -> Iterator[Finding]:
         yield Finding("good", f"AUROC on val ({val:.3f}) and test ({test:.3f}) agree.")
 
 
-def _threshold(analysis: SplitAnalysis, threshold: float | None) -> Iterator[Finding]:
+def _threshold(analysis: SplitAnalysis, threshold: float | None, where: str) -> Iterator[Finding]:
     if threshold is None or analysis.threshold is None or analysis.problem is not None:
         return
     at = {entry.threshold: entry for entry in analysis.at_thresholds}
@@ -154,23 +156,23 @@ def _threshold(analysis: SplitAnalysis, threshold: float | None) -> Iterator[Fin
     if best is not None and in_use is not None and best - in_use > 0.005:
         yield Finding(
             "note",
-            f"The threshold with the best F1 on val, {threshold:.3f}, gives F1 {best:.3f} on {analysis.split}; the "
+            f"The threshold with the best F1 {where}, {threshold:.3f}, gives F1 {best:.3f} on {analysis.split}; the "
             f"threshold in use, {analysis.threshold:.4g}, gives {in_use:.3f}.",
         )
 
 
-def _decision(evaluation: EvaluationInput) -> Iterator[Finding]:
+def _decision(evaluation: EvaluationInput, where: str) -> Iterator[Finding]:
     threshold = evaluation.decision.threshold
     if threshold is not None and not threshold.met:
         yield Finding(
-            "check", f"No threshold reaches {threshold.target} on val; the closest, {threshold.value:.4g}, is in use."
+            "check", f"No threshold reaches {threshold.target} {where}; the closest, {threshold.value:.4g}, is in use."
         )
 
 
 def _calibration(analysis: SplitAnalysis, evaluation: EvaluationInput) -> Iterator[Finding]:
     if analysis.calibration is None or analysis.labelled < ENOUGH_RECORDS:
         return
-    if evaluation.decision.prior is not None:
+    if isinstance(evaluation.decision.prior, PriorShift):
         target = percent(evaluation.decision.prior.target_share)
         yield Finding(
             "note",
@@ -218,7 +220,9 @@ def _explanation(explanation: Explanation | None) -> Iterator[Finding]:
         )
     for entry in explanation.modalities:
         if len(explanation.modalities) > 1 and entry.drop < 0.001 * (gain > 0.05):
-            yield Finding("note", f"{name} on val does not decrease without {entry.name}; it may be unnecessary.")
+            yield Finding(
+                "note", f"{name} on {explanation.split} does not decrease without {entry.name}; it may be unnecessary."
+            )
 
 
 def _training(evaluation: EvaluationInput) -> Iterator[Finding]:

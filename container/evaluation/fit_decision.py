@@ -12,7 +12,8 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logit
 
 from container.decision.calibrators import Calibrator, Isotonic, RisingLine, Temperature, log_odds
-from container.decision.decision import Decision, PriorShift
+from container.decision.deciding_rows import OUT_OF_FOLD, in_words
+from container.decision.decision import ClassRatios, Decision, PriorShift, Threshold
 from container.decision.softmax import log_softmax
 from container.decision.val_labels import needed_classes
 from container.evaluation.choose_threshold import choose_threshold, decisions_at
@@ -37,32 +38,37 @@ def fit_decision(
     weights: Mapping[str, np.ndarray] | None = None,
     train_counts: np.ndarray,
     class_weights: np.ndarray,
+    on: str = "val",
 ) -> Decision:
     """Return the decision that the hyperparameters request, with the results of its threshold on every split.
 
     Args:
-        logits: by split, val among them. [N, K] each
+        logits: by split, `on` among them. [N, K] each
         labels: class ids by split, negative if unlabelled; see check_val_labels for what val must contain. [N] each
         weights: of the records by split; None: 1. [N] each
         train_counts: labelled training records per class, or their total weight. [K]
         class_weights: weight of each class in the training loss. [K]
+        on: the split on which the decision is fitted.
     """
-    val_weights = np.ones(len(labels["val"])) if weights is None else weights["val"]
-    known = (labels["val"] >= 0) & (val_weights > 0) & np.isfinite(logits["val"]).all(axis=1)
-    val_logits, val_labels, val_weights = logits["val"][known], labels["val"][known], val_weights[known]
+    val_weights = np.ones(len(labels[on])) if weights is None else weights[on]
+    known = (labels[on] >= 0) & (val_weights > 0) & np.isfinite(logits[on]).all(axis=1)
+    val_logits, val_labels, val_weights = logits[on][known], labels[on][known], val_weights[known]
     wanted: float | ThresholdTarget = hp.threshold
     decision, present = Decision(), len(np.unique(val_labels))
     # The prior correction follows the temperature and starts from the class shares of the loss.
-    of_loss = train_counts * class_weights if hp.target_prior is not None else None  # [K]
+    tilted = hp.num_classes > 2 and hp.calibration == "temperature" and len(np.unique(class_weights)) > 1
+    of_loss = train_counts * class_weights if hp.target_prior is not None or tilted else None  # [K]
     if present >= needed_classes(hp):
         method, fitted_on = hp.calibration, len(val_labels) if hp.calibration != "none" else 0
         calibrator = fit_calibrator(method, val_logits, val_labels, shares=of_loss, weights=val_weights)
         decision = Decision(method, calibrator, fitted_on)
+        if tilted:
+            decision = replace(decision, prior=ClassRatios(tuple((1 / class_weights).tolist())))
         _warn_at_a_bound(decision.calibrator)
     else:
-        logger.warning("calibration: none, because the val records with finite logits have %d classes", present)
+        logger.warning("calibration: none, because the %s records with finite logits have %d classes", on, present)
     if present < 2 and isinstance(wanted, ThresholdTarget):
-        logger.warning("decision_threshold: 0.5, because the val records with finite logits have only one class")
+        logger.warning("decision_threshold: 0.5, because the %s records with finite logits have only one class", on)
         wanted = 0.5
     if hp.num_classes > 2:
         return decision
@@ -72,18 +78,30 @@ def fit_decision(
         assert counts is not None
         decision = replace(decision, prior=PriorShift(float(counts[1] / counts.sum()), hp.target_prior))
     scores = {split: _served_scores(decision.log_probabilities(values)) for split, values in logits.items()}
-    share, of_class_1, val_scores = hp.target_prior, val_labels == 1, scores["val"][known]
+    share, of_class_1, deciding_scores = hp.target_prior, val_labels == 1, scores[on][known]
     costs = {"false_positive_cost": hp.false_positive_cost, "false_negative_cost": hp.false_negative_cost}
-    threshold = choose_threshold(wanted, of_class_1, val_scores, weights=val_weights, target_share=share, **costs)
+    threshold = choose_threshold(wanted, of_class_1, deciding_scores, weights=val_weights, target_share=share, **costs)
+    return replace(decision, threshold=_measured(threshold, hp, scores=scores, labels=labels, weights=weights))
+
+
+def _measured(
+    threshold: Threshold,
+    hp: Hyperparameters,
+    *,
+    scores: Mapping[str, np.ndarray],
+    labels: Mapping[str, np.ndarray],
+    weights: Mapping[str, np.ndarray] | None,
+) -> Threshold:
+    """Return the threshold with what it reaches on every split. [N] each"""
     if not threshold.met:
-        text = "decision_threshold: no threshold reaches %s on val; using the closest, %.4g"
-        logger.warning(text, threshold.target, threshold.value)
-    of_split = {split: None if weights is None else weights[split] for split in logits}
+        text = "decision_threshold: no threshold reaches %s %s; using the closest, %.4g"
+        logger.warning(text, threshold.target, in_words(OUT_OF_FOLD in scores), threshold.value)
+    share, of_split = hp.target_prior, {split: None if weights is None else weights[split] for split in scores}
     reached = {
         split: decisions_at(threshold.value, labels[split], scores[split], weights=of_split[split], target_share=share)
-        for split in logits
+        for split in scores
     }
-    return replace(decision, threshold=replace(threshold, reached=reached))
+    return replace(threshold, reached=reached)
 
 
 def _served_scores(log_probabilities: np.ndarray) -> np.ndarray:
@@ -108,11 +126,18 @@ def describe(decision: Decision) -> str:
     if decision.method == "temperature" and isinstance(decision.calibrator, Temperature):
         parts[0] += f" ({decision.calibrator.temperature:.4g})"
     if decision.prior is not None:
-        source, target = decision.prior.source_share, decision.prior.target_share
-        parts.append(f"class 1's share corrected from {source:.4g} to {target:.4g}")
+        parts.append(str(decision.prior))
     if decision.threshold is not None:
-        parts.append(f"threshold {decision.threshold.value:.4g} ({decision.threshold.target})")
+        parts.append(
+            f"threshold {decision.threshold.value:.4g} ({decision.threshold.target}{_gain(decision.threshold)})"
+        )
     return ", ".join(parts)
+
+
+def _gain(threshold: Threshold) -> str:
+    return (
+        "" if threshold.gain is None else ": {:+.4f} over 0.5, 95 % interval {:+.4f} to {:+.4f}".format(*threshold.gain)
+    )
 
 
 def fit_calibrator(

@@ -1,7 +1,7 @@
 """Compute metrics per split, with thresholds chosen on one split and measured on all."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -163,5 +163,5 @@ def _operating_points(inputs: Mapping[str, SplitInput], chosen_on: str) -> dict[
             name: decisions_at(chosen.value, each.predictions.labels, each.predictions.probabilities[:, 1])
             for name, each in inputs.items()
         }
-        points[target] = Threshold(chosen.value, chosen.target, chosen.met, reached)
+        points[target] = replace(chosen, reached=reached)
     return points

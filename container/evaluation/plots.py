@@ -61,8 +61,8 @@ def write_curves(folder: Path, analyses: Mapping[str, SplitAnalysis], *, class_l
         charts = curve_charts(list(analyses.values()), kind, class_labels)
         for each in analyses.values():
             if not each.curves:
-                reason = Series(f"{each.split}: no curve, {each.metrics.undefined['auroc']}", (), (), "reference")
-                charts.append(LineChart(f"{name}, {each.split}", share_axis(""), share_axis(""), [reason]))
+                reason = Series(f"{each.title}: no curve, {each.metrics.undefined['auroc']}", (), (), "reference")
+                charts.append(LineChart(f"{name}, {each.title}", share_axis(""), share_axis(""), [reason]))
         _save(folder / f"{name}.png", [partial(_lines, chart) for chart in charts])
 
 
@@ -111,14 +111,14 @@ def _scores(analysis: SplitAnalysis, axes: Axes) -> None:
         edges = np.linspace(0, 1, len(counts) + 1)
         axes.stairs(counts / counts.sum(), edges, color=color, label=f"{group} ({counts.sum():,})", linewidth=1.6)
     axes.set(xlabel="score", ylabel="share of the group", xlim=(0, 1))
-    _finish(axes, f"Scores: {analysis.split}")
+    _finish(axes, f"Scores: {analysis.title}")
 
 
 def _recall(split: SplitMetrics) -> LineChart:
     assert split.capture is not None
     curves = (("count recall", "c1", split.capture.count_curve), ("dollar recall", "c2", split.capture.dollar_curve))
     lines = [Series(name, curve.x, curve.y, style) for name, style, curve in curves if curve is not None]
-    title = f"Recall by share of flagged records: {split.analysis.split}"
+    title = f"Recall by share of flagged records: {split.analysis.title}"
     chance = Series("by chance", (0, 1), (0, 1), "reference")
     return LineChart(title, share_axis("share of the records flagged"), share_axis("recall"), [*lines, chance])
 
@@ -136,7 +136,7 @@ def _previous(split: SplitMetrics, axes: Axes) -> None:
     axes.set_yticks(rows, [DECLARED[name].title for name in names])
     axes.invert_yaxis()
     axes.set(xlim=(0, 1.01))
-    _finish(axes, f"Compared with the previous model: {split.analysis.split}")
+    _finish(axes, f"Compared with the previous model: {split.analysis.title}")
 
 
 def _slices(split: SplitMetrics, field: str, axes: Axes) -> None:
@@ -155,7 +155,7 @@ def _slices(split: SplitMetrics, field: str, axes: Axes) -> None:
     labels = [f"{plot_label(each.group)} ({each.labelled:,})" for each in groups]
     axes.set_yticks(rows, labels, parse_math=False)
     axes.invert_yaxis()
-    _finish(axes, f"{DECLARED[metric].title} by {plot_label(field)}, {split.analysis.split}")
+    _finish(axes, f"{DECLARED[metric].title} by {plot_label(field)}, {split.analysis.title}")
 
 
 def _finish(axes: Axes, title: str) -> None:

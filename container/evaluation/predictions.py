@@ -1,5 +1,6 @@
 """Write predictions in the input's format: id, label, prob_class_0..K-1, predicted_label, a row per record in order."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,15 +36,17 @@ class SplitPredictions:
     weights: np.ndarray | None = None
 
 
-def write_out_of_fold(path: Path, *, rows: pa.ChunkedArray, labels: np.ndarray, probabilities: np.ndarray) -> None:
+def write_out_of_fold(
+    path: Path, *, places: Mapping[str, np.ndarray], labels: np.ndarray, probabilities: np.ndarray
+) -> None:
     """Write the probabilities of the rows of train by the network that did not train on them, atomically, as Parquet.
 
     Args:
-        rows: numbers of the rows in train, from 0. [N]
+        places: columns that name each row. [N] each
         labels: class ids, negative if unlabelled. [N]
         probabilities: not calibrated. [N, K]
     """
-    columns = {"row": rows, "label": pa.array(labels), **_probability_columns(probabilities)}
+    columns = {**places, "label": pa.array(labels), **_probability_columns(probabilities)}
     with AtomicFile(path) as temporary:
         pyarrow.parquet.write_table(pa.table(columns), temporary, row_group_size=_ROWS_AT_ONCE)
 

@@ -11,6 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
+from container.decision.deciding_rows import OUT_OF_FOLD, in_words
 from container.evaluation import charts
 from container.evaluation.analysis import SplitAnalysis
 from container.evaluation.charts import Bar, LineChart, Series
@@ -74,6 +75,7 @@ def render_report(
         metrics=DECLARED,
         best_f1_threshold=threshold,
         decision=evaluation.decision,
+        deciding=in_words(OUT_OF_FOLD in analyses),
         curves=[curve_charts(order, kind, labels) for kind in ("roc", "precision_recall")],
         sweep=threshold_chart(main),
         heat_maps=[_heat_map(analysis, labels) for analysis in order if analysis.problem is None],
@@ -152,7 +154,7 @@ def _heat_map(analysis: SplitAnalysis, labels: Sequence[int | str]) -> Markup:
         matrix[np.ix_(shown, shown)],
         [labels[int(k)] for k in shown],
         supports=supports[shown],
-        title=f"Confusion matrix{rule}, {analysis.split}",
+        title=f"Confusion matrix{rule}, {analysis.title}",
         note=note,
     )
 
@@ -171,7 +173,7 @@ def _histogram(analysis: SplitAnalysis, labels: Sequence[int | str]) -> Markup:
             (f"{names[group][0]} ({int(counts.sum()):,})", counts, names[group][1])
             for group, counts in analysis.histograms.items()
         ],
-        title=f"Score distribution, {analysis.split}",
+        title=f"Score distribution, {analysis.title}",
         x=f"probability of class {labels[1]}" if binary else "probability of the predicted class",
         note="Share of each group's records per bin. The square-root scale makes small shares visible.",
     )

@@ -10,7 +10,7 @@ from container.decision.decision import Decision
 class DecisionLayer(nn.Module):
     """Logits -> calibrated and corrected probabilities, as Decision.probabilities computes them."""
 
-    log_ratios: Tensor  # [2], only with a prior correction
+    log_ratios: Tensor  # [K], only with a correction of the shares
 
     def __init__(self, decision: Decision) -> None:
         super().__init__()

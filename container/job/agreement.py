@@ -11,6 +11,7 @@ from container.job.hosts.control import Control
 from container.job.job import Job
 from container.preprocessing.prepared import PreparedData
 from container.training.checkpoint_files import complete_checkpoints
+from container.training.finished import describe_finished
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.hyperparameters import Hyperparameters
@@ -79,7 +80,7 @@ def verdict_on(job: Job, failure: Failure | None, stop: StopHandler) -> Verdict:
     # A stop kills workers that are not ready for it, and their peers lose them. Another failure has a cause to report.
     no_error = failure is None or failure.killed or failure.echo
     if result.get("status") == "stopped" or (stop.requested and no_error and result.get("status") != "completed"):
-        where = "every network is trained" if job.members else "before a checkpoint"
+        where = describe_finished(job.members) if job.members else "before a checkpoint"
         complete = complete_checkpoints(paths.checkpoints) if job.trains else []
         if complete:
             where = f"checkpoint {complete[-1].folder.name} is complete"

@@ -4,7 +4,7 @@ import json
 import os
 import pickle
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -112,7 +112,7 @@ class Fold:
 
     Attributes:
         number: 0..of - 1.
-        seed: with the row numbers, it determines the folds.
+        seed: with the numbers and labels of the rows, it determines the folds.
     """
 
     number: int
@@ -122,17 +122,27 @@ class Fold:
 
 @dataclass(frozen=True)
 class Member:
-    """A trained network of an ensemble.
+    """A network of an ensemble.
 
     Attributes:
-        name: for the log and the report.
-        checkpoints: the folder of its checkpoints.
-        fold: the rows of train that it has not trained on.
+        folder: of its training, which is that of a job.
+        hp: its settings.
+        fold: the rows of train that it does not train on.
     """
 
-    name: str
-    checkpoints: Path
+    folder: Path
+    hp: Hyperparameters
     fold: Fold | None = None
+
+    @property
+    def name(self) -> str:
+        """Return its name in the log and the report."""
+        return self.folder.name
+
+    @property
+    def checkpoints(self) -> Path:
+        """Return the folder of its checkpoints."""
+        return JobPaths(self.folder).checkpoints
 
 
 @dataclass(frozen=True)
@@ -144,7 +154,7 @@ class Job:
         timeline: the phases since `train` began; the workers continue it.
         kind: trial = trains and validates only, as a trial of a search or a member of an ensemble; winner = continues
             the best run of a search.
-        members: trained networks, of which hp.ensemble_model makes the model.
+        members: networks, of which hp.ensemble_model makes the model; the workers train those that are not finished.
         fold: rows of train that are left out.
     """
 
@@ -161,6 +171,11 @@ class Job:
     def trains(self) -> bool:
         """Return whether the job trains the network that becomes the model, rather than using only its members."""
         return not self.members or self.hp.ensemble_model == "distill"
+
+    def of_member(self, member: Member) -> "Job":
+        """Return the job that trains `member`, in its folder."""
+        paths = JobPaths(member.folder)
+        return replace(self, paths=paths, hp=member.hp, kind="trial", members=(), fold=member.fold)
 
     @property
     def splits(self) -> tuple[str, ...]:

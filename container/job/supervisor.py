@@ -28,7 +28,7 @@ from container.job.hosts.gpus import count_gpus
 from container.job.hosts.network import check_interfaces
 from container.job.hosts.topology import Topology
 from container.job.job import Job, JobKind, Member, Scratch
-from container.job.launch.run_queue import NETWORKS, show_curves
+from container.job.launch.run_queue import NETWORKS, Shares, show_curves
 from container.job.launch.workers import JobStopHandler, Workers
 from container.job.preflight import check_before_preparing, choose_job_settings, processes_per_host
 from container.job.processes import log_to_file, set_up_logging
@@ -40,7 +40,7 @@ from container.preprocessing.prepared import PreparedData
 from container.tracking.process import send_results
 from container.training.checkpoint_files import clear_checkpoints, remove_old_checkpoints
 from container.training.identity import check_resumable
-from container.tuning.ensemble import train_members
+from container.tuning.ensemble import plan_members, train_members
 from contracts import artifacts
 from contracts.atomic_files import settle_replacement
 from contracts.file_systems import LOCK, alone_in, naming_full_disk
@@ -239,7 +239,8 @@ def _prepare(plan: _Plan, host: _Host, *, on_inputs: Callable[[], None]) -> tupl
     """
     prepared = prepare_data(plan.paths, plan.hp, on_inputs=on_inputs)
     plan = plan.with_facts(prepared)
-    check_val_labels(plan.hp, class_totals(prepared.summary["splits"]["val"]))
+    if not plan.hp.pools_val:
+        check_val_labels(plan.hp, class_totals(prepared.summary["splits"]["val"]))
     check_same_data(host.control, prepared)
     if not plan.hp.resume:
         clear_checkpoints(plan.paths.checkpoints)
@@ -253,16 +254,19 @@ def _prepare(plan: _Plan, host: _Host, *, on_inputs: Callable[[], None]) -> tupl
 def _produce(plan: _Plan, host: _Host) -> tuple[Job, Failure | None]:
     """Train the model and write its artifacts; return the job, and the failure of the workers.
 
-    The workers of a job with one network start while the data is prepared; otherwise the networks train first.
+    The workers start while the data is prepared. They train the networks of an ensemble one after the other, unless
+    several fit on the GPUs side by side, which then train first.
     """
-    several = plan.hp.num_members > 1
     members: tuple[Member, ...] = ()
     with Workers(host.scratch, host.control, num_workers=plan.num_workers, stop=host.stop) as workers:
-        plan, prepared = _prepare(plan, host, on_inputs=(lambda: None) if several else workers.start)
+        plan, prepared = _prepare(plan, host, on_inputs=workers.start)
+        several = plan.hp.num_members > 1
         if several:
-            members = train_members(plan.paths, plan.hp, prepared, num_gpus=plan.num_gpus, first=plan.first)
-            host.timeline.mark("train networks")
-            workers.start()
+            members = plan_members(plan.paths, plan.hp, prepared, first=plan.first)
+            shares = Shares.of_members(plan.hp, len(members), num_gpus=plan.num_gpus)
+            if shares.parallel > 1:
+                train_members(members, prepared, shares=shares)
+                host.timeline.mark("train networks")
         job = Job(plan.paths, plan.hp, host.scratch, prepared.folder, host.timeline, plan.kind, members)
         host.stop.interrupts = False
         ranks = {"hosts": plan.hosts, "per_host": plan.num_workers}

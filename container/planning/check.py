@@ -68,7 +68,7 @@ def of_prepared(settings: Mapping[str, Any], folder: Path) -> Workload:
     """Return the workload of prepared data, with the lengths of its first records."""
     prepared, hp = open_prepared(folder), parse_hyperparameters(dict(settings))
     roles = [field.role for field in hp.text_fields]
-    arrays = PreparedSplit(prepared.split("train"), roles).arrays()
+    arrays = PreparedSplit(prepared.split("train"), roles=roles).arrays()
     sample = [
         tuple(tuple(text.chunks(i).tolist()) for text in part.texts)
         for part in arrays

@@ -40,6 +40,7 @@ def summarize_split(
         "duplicate_ids": statistics.ids.count,
         "duplicate_id_example": statistics.ids.example,
         "ids_of_train": 0 if statistics is train else count_shared([train.ids, statistics.ids]),
+        "groups": statistics.rows - statistics.groups.count if fitted.group_name else 0,
         "groups_of_train": 0 if statistics is train else count_shared([train.groups, statistics.groups]),
         "classes": {
             str(label): statistics.labels.counts.get(key, 0)

@@ -70,7 +70,7 @@ def prepare_data(
         in_use: folders to keep beside them.
 
     Raises:
-        ContractError: invalid input, with its file, column and row; fewer groups than folds.
+        ContractError: invalid input, with its file, column and row.
     """
     started = time.monotonic()
     files = {split: find_data_files(paths.channel(split), getattr(hp, f"{split}_filename")) for split in SPLITS}
@@ -97,8 +97,6 @@ def prepare_data(
         (folder / MARKER).touch()  # used last
         _remove(paths.prepared, kept=[folder, *in_use], keep_others=keep_others)
     prepared = replace(open_prepared(folder), reused=reused)
-    if hp.cross_fit:
-        _check_folds(prepared, hp)
     rows = ", ".join(f"{split} {count}" for split, count in prepared.rows.items())
     action = f"{'found prepared' if reused else 'prepared'} in {time.monotonic() - started:.1f} s"
     logger.info("Data %s: %s rows; %s.", action, rows, folder)
@@ -121,17 +119,19 @@ def _remove(prepared: Path, *, kept: Collection[Path] = (), keep_others: int = 0
         shutil.rmtree(other.rename(removed))
 
 
-def _check_folds(prepared: PreparedData, hp: Hyperparameters) -> None:
-    """Raise ContractError where train has fewer groups than cross_fit has folds, or all of them in one fold."""
-    with pa.memory_map(str(prepared.split("train"))) as file:
-        column = pa.ipc.open_file(file).read_all()["group" if hp.group_name else "row"].unique().to_numpy()
-    count = len(column)
-    folds = np.unique(fold_of(column, seed=hp.seed, num_folds=hp.cross_fit))
-    if count < hp.cross_fit or len(folds) == 1:
-        units = f"groups in column {hp.group_name!r} (group_name)" if hp.group_name else "rows"
+def check_folds(prepared: PreparedData, hp: Hyperparameters) -> None:
+    """Raise ContractError where the rows that are divided have fewer units than cross_fit has folds."""
+    units = []
+    for name in ("train", "val") if hp.pools_val else ("train",):
+        with pa.memory_map(str(prepared.split(name))) as file:
+            table = pa.ipc.open_file(file).read_all()
+        units.append(table["group"].to_numpy() if hp.group_name else sum(map(len, units)) + table["row"].to_numpy())
+    count = len(np.unique(np.concatenate(units)))
+    if count < hp.cross_fit:
+        named = f"groups in column {hp.group_name!r} (group_name)" if hp.group_name else "rows"
+        divided = "train and val have" if hp.pools_val else "train has"
         raise ContractError(
-            f"cross_fit: is {hp.cross_fit}, but train has {count} {units}"
-            + (", all of them in one fold" if count >= hp.cross_fit else ""),
+            f"cross_fit: is {hp.cross_fit}, but {divided} {count} {named}",
             "Set cross_fit to a smaller number or to 0, or give more training rows or, with group_name, more groups.",
         )
 

@@ -51,6 +51,7 @@ def explain(
     companion: BlendedCompanion | None,
     device: torch.device,
     stopped: Callable[[], bool],
+    split: str = "val",
 ) -> Explanation:
     """Measure the drop of the metric with each raw column shuffled over val records, and without each modality.
 
@@ -64,16 +65,17 @@ def explain(
             max_tokens_per_batch limits a pass of the encoders.
         companion: the part of the model beside the network.
         stopped: called between batches; if it returns True, nothing is measured.
+        split: the name of `val`: test if the networks trained on val.
     """
     began = time.perf_counter()
     sample = even_sample(val.column("label").to_numpy(), hp.explain, seed=hp.seed)
     size = min(_BATCH, prediction_batch(hp, device))
 
     def not_measured(problem: str) -> Explanation:
-        return Explanation(METRIC, None, len(sample), 0, time.perf_counter() - began, problem=problem)
+        return Explanation(METRIC, None, len(sample), 0, time.perf_counter() - began, problem=problem, split=split)
 
     try:
-        measured = _Measured(model.to(device).eval(), data, val, paths, hp, companion, device, stopped)
+        measured = _Measured(model.to(device).eval(), data, val, paths, hp, companion, device, stopped, split)
         if len(measured.columns) == 1:
             return not_measured("the model reads one column, so there is nothing to compare")
         sample = sample[: measured.affordable(sample, size=size)]
@@ -88,11 +90,13 @@ def explain(
         return not_measured(f"{type(error).__name__}: {first_line(error)}")
     seconds = time.perf_counter() - began
     logger.info(
-        f"explained in {seconds:.1f} s: {len(columns)} columns shuffled {SHUFFLES} times over {len(sample)} val "
+        f"explained in {seconds:.1f} s: {len(columns)} columns shuffled {SHUFFLES} times over {len(sample)} {split} "
         f"records, {len(modalities)} modalities left out"
     )
     columns, modalities = (tuple(sorted(each, key=lambda entry: -entry.drop)) for each in (columns, modalities))
-    return Explanation(METRIC, base, len(sample), SHUFFLES, seconds, columns=columns, modalities=modalities)
+    return Explanation(
+        METRIC, base, len(sample), SHUFFLES, seconds, columns=columns, modalities=modalities, split=split
+    )
 
 
 def even_sample(labels: np.ndarray, records: int, *, seed: int) -> np.ndarray:
@@ -139,6 +143,7 @@ class _Measured:
     companion: BlendedCompanion | None
     device: torch.device
     stopped: Callable[[], bool]
+    split: str
 
     def __post_init__(self) -> None:
         fitted = self.data.fitted
@@ -174,8 +179,8 @@ class _Measured:
         records = min(len(sample), max(_FEWEST, int(SECONDS / seconds)))
         expected = seconds * records
         if expected > LONGEST:
-            raise NotMade(f"{records} val records would take about {expected / 60:.0f} minutes here")
-        log_detail(logger, "explaining on %d val records: about %.0f s", records, expected)
+            raise NotMade(f"{records} {self.split} records would take about {expected / 60:.0f} minutes here")
+        log_detail(logger, "explaining on %d %s records: about %.0f s", records, self.split, expected)
         if records < len(sample):
             logger.info("explain: %d records would take more than %.0f s", len(sample), SECONDS)
         return records
@@ -211,7 +216,7 @@ class _Measured:
     def encode(self, sample: np.ndarray, *, size: int) -> float:
         """Encode the sample's texts, and return the metric without a change; raise NotMade if it is undefined."""
         if not len(sample):
-            raise NotMade("no val record has a label")
+            raise NotMade(f"no {self.split} record has a label")
         self._sample = sample
         self._labels = self.val.column("label").to_numpy()[sample]
         self._batches = [(part, self.val.pack(sample[part]).to(self.device)) for part in self._parts(sample, size=size)]
@@ -237,7 +242,7 @@ class _Measured:
         """Read the joined columns of the sample's rows, in its order."""
         if not self._joined:
             return {}
-        files = find_data_files(self.paths.channel("val"), self.hp.val_filename)
+        files = find_data_files(self.paths.channel(self.split), getattr(self.hp, f"{self.split}_filename"))
         table = read_rows(files, self._joined, self.val.column("row").to_numpy()[self._sample])
         return {name: table[name] for name in self._joined}
 

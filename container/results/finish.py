@@ -14,7 +14,7 @@ import torch
 from torch.utils.tensorboard import SummaryWriter
 
 from container.cores import threads_for
-from container.data.split import PreparedSplit
+from container.decision.deciding_rows import OUT_OF_FOLD
 from container.decision.decision import Decision
 from container.decision.softmax import softmax
 from container.errors import StopAgreed
@@ -52,8 +52,7 @@ NOT_IN_A_DRAFT: dict[str, Any] = {"companion": False, "label_issues": False, "ex
 def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: StopFlag) -> None:
     """Write every artifact of the job, then the result file."""
     hp, val = _without_skipped(job.hp), data.splits["val"]
-    for optional in (artifacts.LABEL_ISSUES, artifacts.OUT_OF_FOLD):  # of an earlier run with other settings
-        (job.paths.output_data / optional).unlink(missing_ok=True)
+    _remove_optional(job.paths.output_data)
     combined = Combined(None, trained.logits)
     if stop.requested:
         raise StopAgreed
@@ -69,6 +68,7 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     if stop.requested:  # what follows the export is soon complete
         raise StopAgreed
     decision = _fit_decision(job, trained, data)
+    served, trained = trained.logits, replace(trained, logits=trained.honest_logits)
     model = trained_model(hp, data.prepared, trained)
     variants: list[VariantReport] = []
     costs: dict[str, OnnxCost] = {}
@@ -76,8 +76,7 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     def add_variants(folder: Path) -> None:
         if trained.values and not hp.draft:
             costs.update(measure_costs(folder, model, hp, val=val, decision=decision, companion=companion))
-        expected = decision.probabilities(trained.logits["val"])
-        labels = data.prepared.fitted.class_labels
+        expected, labels = decision.probabilities(served["val"]), data.prepared.fitted.class_labels
         variants.extend(write_variants(folder, model, hp, val=val, expected=expected, class_labels=labels))
 
     files = export_model(
@@ -86,7 +85,9 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     job.timeline.mark("export")
     explanation = None
     if hp.explain:
-        of_model = partial(explain, model, data.prepared, val, paths=job.paths, hp=hp, companion=companion)
+        split = _explained_split(hp, data)
+        records = partial(explain, model, data.prepared, data.splits[split], split=split)
+        of_model = partial(records, paths=job.paths, hp=hp, companion=companion)
         explanation = of_model(device=ranks.device, stopped=lambda: stop.requested)
         job.timeline.mark("explain")
     evaluation = _evaluation_input(
@@ -102,11 +103,23 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
         label_issues=issues,
     )
     evaluation = _with_records(job, evaluation, data, hp=hp, stop=stop)
-    metrics, written = _write_results(job, evaluation, trained, train=data.splits["train"])
+    metrics, written = _write_results(job, evaluation, trained, data=data)
     logger.info("%s", metric_line(metrics))
     job.timeline.mark("report")
     logger.info("time of each phase: %s", job.timeline)
     write_json(job.scratch.result_file, {"status": "completed", "model": files, "output": written, "metrics": metrics})
+
+
+def _remove_optional(folder: Path) -> None:
+    """Remove the files of an earlier run that this one may not write."""
+    for optional in (artifacts.LABEL_ISSUES, artifacts.OUT_OF_FOLD, f"{OUT_OF_FOLD}_predictions.*"):
+        for path in folder.glob(optional):
+            path.unlink()
+
+
+def _explained_split(hp: Hyperparameters, data: JobData) -> str:
+    """Return the split on which importance is measured: test if the networks trained on val, and test has labels."""
+    return "test" if hp.pools_val and (data.splits["test"].column("label").to_numpy() >= 0).any() else "val"
 
 
 def _with_records(
@@ -136,13 +149,14 @@ def _fit_decision(job: Job, trained: Trained, data: JobData) -> Decision:
     with threads_for(trained.logits["val"].size):
         decision = fit_decision(
             job.hp,
-            logits=trained.logits,
+            logits=trained.honest_logits,
             labels=labels,
             weights={name: data.splits[name].weights() for name in trained.logits} if job.hp.weight_name else None,
             train_counts=np.bincount(
                 labels["train"][counted], data.splits["train"].weights()[counted], minlength=job.hp.num_classes
             ),
             class_weights=np.asarray(data.class_weights),
+            on=trained.chooses,
         )
     logger.info("decisions: %s", describe(decision))
     return decision
@@ -153,7 +167,8 @@ def _run_facts(
 ) -> dict[str, Any]:
     state = trained.state
     metric = job.hp.monitored_metric
-    compared = {f"{metric.name} of each network": shown_values(trained.values)} if trained.values else {}
+    where = ", out of fold" if job.hp.pools_val else ""
+    compared = {f"{metric.name} of each network{where}": shown_values(trained.values)} if trained.values else {}
     return {
         "model class": job.hp.architecture.name,
         **compared,
@@ -198,7 +213,7 @@ def _evaluation_input(
         label_name=job.hp.label_name,
         input_format=data.prepared.input_format,
         early_stop_metric=job.hp.early_stop_metric,
-        best_step=trained.state.best_step,
+        best_step=None if job.hp.pools_val else trained.state.best_step,
         history=merge_history(trained.state.history),
         data_summary=data.prepared.summary,
         hyperparameters=job.hp.model_dump(mode="json"),
@@ -232,7 +247,7 @@ def _search_summary(job: Job) -> dict[str, Any] | None:
 
 
 def _write_results(
-    job: Job, evaluation: EvaluationInput, trained: Trained, *, train: PreparedSplit
+    job: Job, evaluation: EvaluationInput, trained: Trained, *, data: JobData
 ) -> tuple[dict[str, float | None], dict[str, int]]:
     """Write output/data/; return the flat metrics, and the size in bytes of each file by its path in output/data/."""
     from container.evaluation.evaluate import write_evaluation  # imports matplotlib, which training does not need
@@ -251,8 +266,8 @@ def _write_results(
     predictions = (f"{name}_predictions.{evaluation.input_format}" for name in evaluation.splits)
     written = {name: (out / name).stat().st_size for name in (*artifacts.REQUIRED_EVALUATION_FILES, *predictions)}
     if trained.out_of_fold is not None:
-        path, labels = out / artifacts.OUT_OF_FOLD, train.column("label").to_numpy()
-        write_out_of_fold(path, rows=train.column("row"), labels=labels, probabilities=trained.out_of_fold)
+        path, labels = out / artifacts.OUT_OF_FOLD, data.splits["train"].column("label").to_numpy()
+        write_out_of_fold(path, places=data.places, labels=labels, probabilities=trained.out_of_fold)
         written[artifacts.OUT_OF_FOLD] = path.stat().st_size
     return metrics, written
 

@@ -4,7 +4,7 @@ import csv
 import functools
 import logging
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
@@ -22,7 +22,7 @@ from contracts.errors import first_line
 logger = logging.getLogger(__name__)
 
 _SHOWN = 20
-_COLUMNS: tuple[str, ...] = ("row", "id", "given_label", "suggested_label", "score")
+_COLUMNS = ("row", "id", "given_label", "suggested_label", "score", "split")
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _write(folder: Path, data: JobData, *sources: OutOfFold | None) -> LabelIssu
     return write_label_issues(
         folder / LABEL_ISSUES,
         issues,
-        row=train.column("row").to_numpy(),
+        places=data.places,
         ids=train.column("id"),
         given=train.column("raw_label"),
         class_labels=list(data.prepared.fitted.class_labels),
@@ -165,7 +165,7 @@ def write_label_issues(
     path: Path,
     issues: LabelIssues,
     *,
-    row: np.ndarray,
+    places: Mapping[str, np.ndarray],
     ids: pa.ChunkedArray,
     given: pa.ChunkedArray,
     class_labels: Sequence[int | str],
@@ -173,23 +173,25 @@ def write_label_issues(
     """Write the CSV file, atomically; return the content of the report's section.
 
     Args:
-        row, ids, given: number, id and raw label of every training row.
+        places: the number and the split of every training row.
+        ids, given: its id and raw label.
         class_labels: in the order of the class ids.
     """
     chosen = pa.array(issues.positions)
     columns = (
-        row[issues.positions].tolist(),
+        places["row"][issues.positions].tolist(),
         ids.take(chosen).to_pylist(),
         given.take(chosen).to_pylist(),
         [class_labels[k] for k in issues.suggested.tolist()],
         [round(score, 6) for score in issues.scores.tolist()],
+        places["split"][issues.positions].tolist(),
     )
     rows = list(zip(*columns))
     with AtomicFile(path) as temporary, temporary.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(_COLUMNS)
         writer.writerows(rows)
-    shown = [dict(zip(_COLUMNS, map(_for_json, values))) for values in rows[:_SHOWN]]
+    shown: list[dict[str, Any]] = [dict(zip(_COLUMNS, map(_for_json, values))) for values in rows[:_SHOWN]]
     return LabelIssuesReport(issues.source, issues.examined, len(rows), shown)
 
 

@@ -88,7 +88,7 @@ class Trainer:
             label_smoothing=hp.label_smoothing,
             head=run.execution.module.fusion,
         )
-        self._early = EarlyStopping(hp.monitored_metric, patience=hp.early_stop_patience)
+        self._early = EarlyStopping.of(hp)
         self._loss = torch.zeros((), device=self._ranks.device)
         self._loss_steps = 0
         self._has_stepped = False

@@ -1,8 +1,9 @@
 """Track the progress of training: all state that a resumed run needs, except weights and optimizer."""
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
+from contracts.hyperparameters import Hyperparameters
 from contracts.monitored_metric import LOSS, MonitoredMetric
 
 
@@ -96,6 +97,11 @@ class EarlyStopping:
     def __init__(self, metric: MonitoredMetric, *, patience: int) -> None:
         self.metric = metric
         self._patience = patience
+
+    @classmethod
+    def of(cls, hp: Hyperparameters) -> Self:
+        """Return that of a job; with choose_on=out_of_fold, no record that a network has not seen ends its training."""
+        return cls(hp.monitored_metric, patience=hp.max_epochs if hp.pools_val else hp.early_stop_patience)
 
     def update(self, state: TrainingState, values: dict[str, float | None], *, progress: float) -> bool:
         """Record a validation in `state`; return whether it is the best so far.

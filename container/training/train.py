@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
+from container.decision.deciding_rows import chosen_on, with_val_out_of_fold
 from container.job.job import Job
 from container.models.build import build_classifier
 from container.models.classifier import Classifier
@@ -45,7 +46,7 @@ class Trained:
         state: the last state; of the best network of several.
         checkpoints: of each network of the model, with the weights to evaluate and save.
         weights: which weights they are and why, for the log and the report.
-        logits: of val and test. [N, K] each
+        logits: of val and test; with choose_on=out_of_fold, also of OUT_OF_FOLD. [N, K] each
         values: early_stop_metric on val of each member of an ensemble and of the model made of them, by name.
         out_of_fold: probabilities of the rows of train by the network that did not train on them. [len(train), K]
     """
@@ -56,6 +57,16 @@ class Trained:
     logits: dict[str, np.ndarray]
     values: Mapping[str, float | None] = field(default_factory=dict)
     out_of_fold: np.ndarray | None = None
+
+    @property
+    def chooses(self) -> str:
+        """Return the split whose predictions choose the companion's factors, the calibration and the threshold."""
+        return chosen_on(self.logits)
+
+    @property
+    def honest_logits(self) -> dict[str, np.ndarray]:
+        """Return the logits of each split by networks that did not train on it: of val, the last of OUT_OF_FOLD."""
+        return with_val_out_of_fold(self.logits)
 
 
 def train_only(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> None:
@@ -181,8 +192,9 @@ def _is_untested(model: Classifier) -> bool:
 def choose_weights(hp: Hyperparameters, store: CheckpointStore, state: TrainingState) -> tuple[Checkpoint, str]:
     """Return the checkpoint to evaluate and save, and a description of it."""
     step = state.step
-    if not hp.load_ckpt:
-        chosen = f"the last (step {state.step}), because load_ckpt is false"
+    if not hp.load_ckpt or hp.pools_val:
+        cause = "choose_on is out_of_fold" if hp.pools_val else "load_ckpt is false"
+        chosen = f"the last (step {state.step}), because {cause}"
     elif state.best_step is None:
         chosen = f"the last (step {state.step}), because no kept validation has a defined {hp.early_stop_metric}"
     elif state.best_step == state.step:

@@ -3,16 +3,17 @@
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from container.job.failure import FailedElsewhere, Failure
 from container.job.job import Fold, Member
-from container.job.launch.run_queue import Run, RunQueue, Shares, show_curves
+from container.job.launch.run_queue import Run, RunQueue, Shares
+from container.preprocessing.prepare import check_folds
 from container.preprocessing.prepared import PreparedData
-from container.training.checkpoint_files import clear_checkpoints, complete_checkpoints, newest_checkpoint
+from container.training.checkpoint_files import clear_checkpoints, newest_checkpoint
+from container.training.finished import describe_finished, is_finished, state_of
 from container.training.identity import check_resumable
-from container.training.state import EarlyStopping, TrainingState, is_finished
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
@@ -24,70 +25,50 @@ _POLL = 0.1  # seconds
 _SEEDS = 2**63
 
 
-@dataclass(frozen=True)
-class _Planned:
-    """A network to train: its folder, its settings, and its fold, as in `Job`."""
-
-    folder: Path
-    hp: Hyperparameters
-    fold: Fold | None
-
-    @property
-    def checkpoints(self) -> Path:
-        return JobPaths(self.folder).checkpoints
-
-    @property
-    def state(self) -> TrainingState | None:
-        """The state of its newest checkpoint."""
-        complete = complete_checkpoints(self.checkpoints)
-        return TrainingState(**complete[-1].content["state"]) if complete else None
-
-    @property
-    def is_finished(self) -> bool:
-        stopping = EarlyStopping(self.hp.monitored_metric, patience=self.hp.early_stop_patience)
-        state = self.state
-        return state is not None and is_finished(state, max_epochs=self.hp.max_epochs, stopping=stopping)
-
-
-def train_members(
-    paths: JobPaths, hp: Hyperparameters, prepared: PreparedData, *, num_gpus: int, first: Path | None = None
+def plan_members(
+    paths: JobPaths, hp: Hyperparameters, prepared: PreparedData, *, first: Path | None = None
 ) -> tuple[Member, ...]:
-    """Train the networks that are missing, one after the other, or side by side on the GPUs that one leaves over.
-
-    Every network uses the data that is prepared for the job. A finished network is known by its checkpoints.
+    """Return the networks of an ensemble. Every network uses the data that is prepared for the job.
 
     Args:
         first: the folder of the first network, if a search has trained it.
 
     Raises:
-        ContractError: a network was trained with other settings or data.
-        FailedElsewhere: a network could not be trained.
-        Stopped: stopped on request; the same command goes on.
+        ContractError: a network was trained with other settings or data; fewer groups than folds.
     """
-    planned = [_planned(paths, hp, i) for i in range(hp.num_members)]
+    if hp.cross_fit:
+        check_folds(prepared, hp)
+    members = [_planned(paths, hp, i) for i in range(hp.num_members)]
     if first is not None:
-        planned[0] = replace(planned[0], folder=first)
-    for each in planned:
-        check_resumable(each.hp, each.checkpoints, given=(), prepared=prepared)
+        members[0] = replace(members[0], folder=first)
+    for member in members:
+        check_resumable(member.hp, member.checkpoints, given=(), prepared=prepared)
+        member.checkpoints.mkdir(parents=True, exist_ok=True)
     if hp.ensemble_model == "distill" and hp.resume:
         if first is not None:
             _forget_other_teachers(hp, paths.checkpoints)
         check_resumable(hp, paths.checkpoints, given=(), prepared=prepared)  # before hours of training
-    missing = [each for each in planned if not each.is_finished]
-    shares = Shares.of_members(hp, hp.num_members, num_gpus=num_gpus)
+    return tuple(members)
+
+
+def train_members(members: Sequence[Member], prepared: PreparedData, *, shares: Shares) -> None:
+    """Train the networks that are missing, side by side on the GPUs that one leaves over.
+
+    Raises:
+        FailedElsewhere: a network could not be trained.
+        Stopped: stopped on request; the same command goes on.
+    """
+    missing = [member for member in members if not is_finished(member)]
     if missing:
         logger.info(
-            f"{len(planned) - len(missing)} of {len(planned)} networks are trained; training "
+            f"{len(members) - len(missing)} of {len(members)} networks are trained; training "
             f"{min(shares.parallel, len(missing))} at a time with {shares.num_workers} processes each"
         )
     try:
         _train(missing, RunQueue(shares, shown=shares.parallel == 1), prepared)  # the lines of several would mix
     except Stopped as stopped:
-        finished = sum(each.is_finished for each in planned)
-        stopped.where = f"{finished} of {len(planned)} networks are trained"
+        stopped.where = describe_finished(members)
         raise
-    show_curves(paths, [each.folder for each in planned])
-    return tuple(Member(each.folder.name, each.checkpoints, each.fold) for each in planned)
 
 
 def _forget_other_teachers(hp: Hyperparameters, checkpoints: Path) -> None:
@@ -109,14 +90,15 @@ def _settings(hp: Hyperparameters, i: int) -> Hyperparameters:
     return parse_hyperparameters({**settings, **own})
 
 
-def _planned(paths: JobPaths, hp: Hyperparameters, i: int) -> _Planned:
+def _planned(paths: JobPaths, hp: Hyperparameters, i: int) -> Member:
     settings = _settings(hp, i)
     if hp.cross_fit:
-        return _Planned(paths.ensemble / f"fold-{i}", settings, Fold(i, hp.cross_fit, hp.seed))
-    return _Planned(paths.ensemble / f"seed-{settings.seed}", settings, None)
+        repeat, number = divmod(i, hp.cross_fit)
+        return Member(paths.ensemble / f"fold-{i}", settings, Fold(number, hp.cross_fit, (hp.seed + repeat) % _SEEDS))
+    return Member(paths.ensemble / f"seed-{settings.seed}", settings)
 
 
-def _train(missing: Sequence[_Planned], queue: RunQueue, prepared: PreparedData) -> None:
+def _train(missing: Sequence[Member], queue: RunQueue, prepared: PreparedData) -> None:
     waiting = list(missing)
     by_folder = {each.folder: each for each in missing}
     with queue:
@@ -136,9 +118,9 @@ def _train(missing: Sequence[_Planned], queue: RunQueue, prepared: PreparedData)
                 _end(run, by_folder[run.folder])
 
 
-def _end(run: Run, planned: _Planned) -> None:
+def _end(run: Run, planned: Member) -> None:
     """Log the result of a run that has ended; raise FailedElsewhere if it has none."""
-    name, state = planned.folder.name, planned.state
+    name, state = planned.folder.name, state_of(planned)
     if not run.completed or state is None:
         failure = run.failure or Failure("the workers ended without a result", "Read the log.")
         raise FailedElsewhere(replace(failure, cause=f"{failure.cause} [{name}]"))

@@ -1,5 +1,7 @@
 """Declare validations, checkpoints, early stopping, and the number of networks."""
 
+from typing import Literal
+
 from contracts.declaration import Settings, declare
 from contracts.metrics import MetricName
 from contracts.tuning import EnsembleModel, Tuning
@@ -51,6 +53,15 @@ class ControlSettings(Settings):
     """Number of networks, each trained without one fold of train; 0 = off. ensemble_model makes one model of them.
     output/data/train_out_of_fold.parquet gets the probabilities of each training row by the network that did not train
     on it (docs/ensembles.md).
+    """
+
+    cross_fit_repeats: int = declare(1, scope="train", ge=1, le=20)
+    """Number of times that train is divided into other folds: cross_fit networks each time."""
+
+    choose_on: Literal["val", "out_of_fold"] = declare("val", scope="train")
+    """Rows whose predictions choose the factors of the companion, the calibration and the threshold. out_of_fold = all
+    rows of train and val together, each predicted by the networks of cross_fit that did not train on it. The networks
+    then train on val as well, for max_epochs, and val's predictions and metrics are those out of fold.
     """
 
     ensemble_model: EnsembleModel = declare("average", scope="train")

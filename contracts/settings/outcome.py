@@ -23,8 +23,9 @@ class OutcomeSettings(Settings):
     calibration: Literal["none", "temperature", "isotonic"] = declare("none", scope="after")
     """Calibration of the probabilities, fitted on val after training. temperature divides the logits by one number: the
     most probable class stays the same, with two classes also the order of records. isotonic maps each class's
-    probability through a monotone function and needs some thousand val records. temperature cannot undo class_weights:
-    with two classes, also set target_prior. The calibration is part of model.onnx and of the Predictor.
+    probability through a monotone function and needs some thousand val records. With several classes, temperature also
+    undoes class_weights; with two, it cannot: set target_prior. The calibration is part of model.onnx and of the
+    Predictor.
     """
 
     target_prior: float | None = declare(None, scope="after", gt=0, lt=1)
@@ -34,7 +35,8 @@ class OutcomeSettings(Settings):
 
     decision_threshold: value_types.Threshold | str = declare(0.5, scope="after")
     """Two classes: the probability from which a record is assigned to class 1. A number between 0 and 1, or a target on
-    val: best_f1, precision>=x (with the highest recall), recall>=x (with the highest precision), or cost.
+    val: best_f1, precision>=x (with the highest recall), recall>=x (with the highest precision), or cost. auto_f1 and
+    auto_accuracy: the best F1 or accuracy if it is clearly better than with 0.5, else 0.5.
     """
 
     companion: bool = declare(False, scope="after", needs=(conditions.NOT_DRAFT,))
@@ -48,9 +50,9 @@ class OutcomeSettings(Settings):
     """
 
     explain: int = declare(500, scope="after", ge=0, le=1_000_000_000, needs=(conditions.NOT_DRAFT,))
-    """Number of val records on which the importance of each column and modality is measured (permutation importance,
-    ablation); true = 500. Takes at most about a minute, on a slow machine five. The report also gets ten records with
-    reasons for their predictions (docs/reasons.md). false or 0 = neither.
+    """Number of val records (of test with choose_on out_of_fold) on which the importance of each column and modality is
+    measured (permutation importance, ablation); true = 500. Takes at most about a minute, on a slow machine five. The
+    report also gets ten records with reasons for their predictions (docs/reasons.md). false or 0 = neither.
     """
 
     onnx_variants: list[OnnxVariant] = declare([], scope="after", needs=(conditions.NOT_DRAFT,))

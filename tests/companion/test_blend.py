@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 import pytest
 
-from container.companion import graph
+from container.companion import fit, graph
 from container.companion.blend import Blend, BlendedCompanion, try_blend
 from container.companion.graph import Companion, predict
 from container.data.records import onnx_inputs
@@ -39,6 +39,14 @@ def noisy(labels: np.ndarray, *, strength: float, seed: int, classes: int = 2) -
     logits = np.random.default_rng(seed).normal(size=(len(labels), classes))
     logits[np.arange(len(labels)), labels] += strength
     return logits
+
+
+@pytest.fixture(autouse=True, scope="module")
+def narrow():
+    """Fit the boosted trees alone: the other parts take seconds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(fit, "WIDE_ROWS", 0)
+        yield
 
 
 LABELS = np.random.default_rng(5).integers(0, 3, 600)
@@ -221,6 +229,35 @@ def test_an_error_after_the_fit_leaves_the_probabilities_of_train(monkeypatch):
     assert found.report.reason == "MemoryError: too large"
     assert found.out_of_fold is not None
     assert found.out_of_fold.probabilities.shape == (100, 2)
+
+
+@pytest.fixture(scope="module")
+def out_of_fold():
+    """A companion beside a network that is right about every row of val, and knows nothing out of fold."""
+    train, test = rows(400), rows(80, seed=1)
+    val = Split(rows(60, seed=2))
+    every = Split(train, *val.parts)
+    sizes = {"test": 80, "out_of_fold": 460}
+    network = {name: np.random.default_rng(0).normal(size=(size, 2)) for name, size in sizes.items()}
+    network["val"] = noisy(val.column("label").to_numpy(), strength=50, seed=0)
+    return added(network, train=every, out_of_fold=every, val=val, test=Split(test)), val
+
+
+def test_the_blend_is_chosen_on_the_predictions_out_of_fold(out_of_fold):
+    report = out_of_fold[0].report
+    assert report.kept
+    assert report.factors[0] < 0.1 < report.factors[1]
+    assert "log loss out of fold -" in str(report)
+
+
+def test_the_companion_is_measured_out_of_fold_by_companions_that_did_not_see_the_row(out_of_fold):
+    found, val = out_of_fold
+    auroc = {name: each["auroc"].value for name, each in found.report.parts["companion"].items()}
+    assert abs(auroc["out_of_fold"] - auroc["test"]) < 0.08
+    seen, _ = predict(found.companion.companion, val.arrays(), [FIELD])
+    of_seen = estimate_metrics(val.column("label").to_numpy(), seen, seed=0)["auroc"].value
+    assert of_seen > max(auroc.values()) + 0.03
+    assert found.report.parts["network"]["val"]["auroc"].value < 0.7, "val's figures are those out of fold"
 
 
 def test_standard_errors_are_those_of_many_samples():

@@ -116,7 +116,7 @@ def test_a_column_with_a_category_for_each_row_leaves_the_companion_as_it_is(tmp
     paths = write_job(tmp_path, overrides={"encoder_config": ONE_LAYER}, frames=frames)
     hp = load_hyperparameters(paths)
     data = prepare_data(paths, hp)
-    splits = {name: PreparedSplit(data.split(name), [field.role for field in hp.text_fields]) for name in frames}
+    splits = {name: PreparedSplit(data.split(name), roles=[field.role for field in hp.text_fields]) for name in frames}
     fitted = fit_companion(splits["train"].arrays(), hp.text_fields, class_weights=[1.0, 1.0], seed=0)
     color = data.fitted.feature_columns.index("color")
     assert len({float(value) for part in splits["train"].arrays() for value in np.unique(part.tabular[:, color])}) == 1

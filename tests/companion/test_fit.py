@@ -2,13 +2,14 @@
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from threadpoolctl import threadpool_limits
 
 from container.companion import fit as module
-from container.companion import graph, trees
+from container.companion import graph, nodes, parts, trees
 from container.companion.bag import token_counts
 from container.companion.fit import FEWEST_ROWS
 from container.data.records import RecordArrays, onnx_inputs
@@ -17,6 +18,12 @@ from container.errors import NotMade
 from container.evaluation.metrics import classification_metrics
 from container.results.companion import out_of_fold
 from testing.companions import FIELD, fitted, rows, text, without_meaning
+
+
+@pytest.fixture(autouse=True)
+def narrow(monkeypatch):
+    """Fit the boosted trees alone, except where a test sets WIDE_ROWS again: the other parts take seconds."""
+    monkeypatch.setattr(module, "WIDE_ROWS", 0)
 
 
 def predict(found, part: RecordArrays, positions=None):
@@ -47,7 +54,7 @@ def test_texts_that_say_nothing_about_the_label_are_left_out_of_the_trees():
     assert fitted(rows(600)).uses_texts
     assert "text" in out_of_fold(fitted(rows(600))).source
     assert "text" not in out_of_fold(found).source
-    np.testing.assert_allclose(predict(found, val)[0], found.table_logits(val.tabular), atol=1e-5)
+    assert found.parts.num_columns == val.tabular.shape[1]
 
 
 SECOND = replace(FIELD, role="secondary", input_ids_key="secondary_ids", attention_mask_key="secondary_mask")
@@ -84,9 +91,9 @@ def built(monkeypatch):
     """What the companion that is fitted next is built from, by the parameter of build_companion."""
     kept, build = {}, module.build_companion
 
-    def keep(fields, bags, linear, boosted, **rest):
-        kept.update(bags=bags, linear=linear, trees=boosted)
-        return build(fields, bags, linear, boosted, **rest)
+    def keep(fields, bags, linear, parts, **rest):
+        kept.update(bags=bags, linear=linear, parts=parts)
+        return build(fields, bags, linear, parts, **rest)
 
     monkeypatch.setattr(module, "build_companion", keep)
     return kept
@@ -101,7 +108,7 @@ def test_the_graph_computes_the_linear_scores_and_the_trees_that_were_fitted(num
     found, val = fitted(rows(number, classes=3), classes=3), rows(60, classes=3, seed=1)
     logits, scores = predict(found, val)
     np.testing.assert_allclose(scores, linear_scores(built, val), atol=2e-3)  # 16-bit weights
-    computed = built["trees"].probabilities(np.hstack([val.tabular, scores, token_counts([val])]))
+    computed = softmax(built["parts"].logits(np.hstack([val.tabular, scores, token_counts([val])])))
     np.testing.assert_allclose(np.exp(logits), computed, atol=1e-5)
 
 
@@ -116,22 +123,20 @@ def test_records_whose_terms_are_in_nearly_all_records_or_in_none_have_the_score
     assert np.ptp(scores) > 0.01
 
 
-def with_double_leaves(fitted_trees, ensemble=graph._ensemble):
-    node = ensemble(fitted_trees)
-    leaves = next(part.floats for part in node.attribute if part.name == "class_weights")
+def with_double_leaves(*arguments, trees=nodes.Graph.trees, **options):
+    name = trees(*arguments, **options)
+    leaves = next(part.floats for part in arguments[0].nodes[-1].attribute if part.name == "class_weights")
     leaves[:] = [2 * value for value in leaves]
-    return node
+    return name
 
 
 @pytest.mark.parametrize(
-    ("name", "wrong", "what"),
-    [("MULTIPLIER", 7, "text scores"), ("_ensemble", with_double_leaves, "probabilities")],
+    ("replaced", "what"),
+    [((graph, "MULTIPLIER", 7), "text scores"), ((nodes.Graph, "trees", with_double_leaves), "probabilities")],
 )
 @pytest.mark.parametrize("classes", [2, 3])
-def test_a_graph_that_computes_something_else_than_the_fitted_models_is_not_used(
-    name, wrong, what, classes, monkeypatch
-):
-    monkeypatch.setattr(graph, name, wrong)
+def test_a_graph_that_computes_something_else_than_the_fitted_models_is_not_used(replaced, what, classes, monkeypatch):
+    monkeypatch.setattr(*replaced)
     with pytest.raises(NotMade, match=rf"its graph computes other {what} than the fitted model for \d+% of 256 rows"):
         fitted(rows(400, classes=classes), classes=classes)
 
@@ -192,7 +197,7 @@ def test_a_rare_class_gets_its_share_of_the_rows():
     assert np.allclose(np.exp(logits[:, 2]), 3.5 / 202, rtol=1e-5)
     assert np.allclose(np.exp(logits[:, 3]), 0.5 / 202, rtol=1e-5)  # no row at all
     assert found.text_logits(scores).shape == (20, 4)
-    assert found.trees.held_out.out_of_fold.shape == (197, 2)
+    assert found.parts.held_out.shape == (197, 2)
 
 
 @pytest.mark.parametrize("columns", [0, 1])
@@ -331,3 +336,61 @@ def test_rows_of_weight_0_are_not_read():
     train = rows(400)
     train.weight[40:] = 0
     assert fitted(train).rows.max() < 40
+
+
+@pytest.fixture(scope="module", params=[2, 3])
+def wide(request):
+    """A companion of all parts, its training rows and rows of val."""
+    classes = request.param
+    train, val = rows(400, classes=classes), rows(200, classes=classes, seed=1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "WIDE_ROWS", 2_000)
+        patch.setattr(module, "choose_parts", all_parts)
+        return fitted(train, classes=classes), val
+
+
+def all_parts(candidates, labels, *, weights, num_columns):
+    factors = dict(zip(candidates, (0.3, 0.5, 0.2, 0.4, 0.6), strict=True))
+    return parts.ChosenParts(candidates, factors, num_columns)
+
+
+def test_with_few_rows_other_models_over_the_same_columns_are_fitted(wide):
+    assert list(wide[0].parts.parts) == [
+        "boosted trees",
+        "random forest",
+        "extra trees",
+        "linear",
+        "linear over the texts",
+    ]
+
+
+def test_the_graph_sums_the_logits_of_the_parts(wide):
+    found, val = wide
+    logits, scores = predict(found, val)
+    expected = softmax(found.parts.logits(np.hstack([val.tabular, scores, token_counts([val])])))
+    np.testing.assert_allclose(np.exp(logits), expected, atol=1e-5)
+
+
+def test_held_out_logits_of_each_part_are_those_of_models_that_did_not_see_the_row(wide):
+    found, _ = wide
+    train = rows(400, classes=len(found.classes))
+    columns = np.hstack([train.tabular, predict(found, train)[1], token_counts([train])])
+    for name, part in found.parts.parts.items():
+        held_out, seen = (auroc(train, logits) for logits in (part.held_out_logits, part.logits(columns)))
+        assert 0.6 < held_out < seen, name
+
+
+def test_a_part_that_repeats_another_is_left_out_and_one_that_knows_something_else_is_kept():
+    labels = np.random.default_rng(0).integers(0, 3, 600)
+    random = np.random.default_rng(1)
+
+    def part(strength: float) -> SimpleNamespace:
+        logits = random.normal(size=(600, 3))
+        logits[np.arange(600), labels] += strength
+        return SimpleNamespace(held_out_logits=logits)
+
+    best, other, noise = part(2), part(1), part(0)
+    candidates = {"noise": noise, "copy": best, "best": best, "other": other}
+    found = parts.choose_parts(candidates, labels, weights=np.ones(600), num_columns=1)
+    assert list(found.parts) == ["best", "other"]
+    assert found.factors["best"] > found.factors["other"] > 0.3

@@ -181,6 +181,7 @@ ELSEWHERE = {
     "sequence_parallel": "test_tensor_parallel.py", "activation_checkpointing": "test_data_parallel.py",
     "compile": "test_data_parallel.py", "tf32": "test_precision.py", "max_restarts": "test_interruptions.py",
     "tuning": "test_search.py", "ensemble": "test_ensemble.py", "cross_fit": "test_ensemble.py",
+    "cross_fit_repeats": "test_out_of_fold.py", "choose_on": "test_out_of_fold.py",
     "ensemble_model": "test_ensemble.py", "process_group_timeout_minutes": "test_process_settings.py",
     "num_threads": "test_threads.py", "log_all_ranks": "test_process_settings.py", "profile": "test_profiling.py",
     **{f"mlflow_{name}": "test_tracking.py" for name in ("tracking_uri", "experiment", "run_name", "tags")},

@@ -23,7 +23,16 @@ TWO = {
     "model_class": "trimodal_bert",
 }
 MULTICLASS = {"is_binary": False, "num_classes": 3, "multiclass_categories": ["a", "b", "c"]}
-FACTS = DataFacts(rows=1_000, class_totals=(900, 80, 20), val_class_totals=(90, 8, 2))
+
+
+def table_facts(rows, class_totals, val_class_totals, **changes):
+    """The facts of a table without weights and groups, with `changes`."""
+    labelled = sum(class_totals) + sum(val_class_totals)
+    return DataFacts(rows, class_totals, val_class_totals, **{"labelled": labelled, "units": labelled, **changes})
+
+
+FACTS = table_facts(rows=1_000, class_totals=(900, 80, 20), val_class_totals=(90, 8, 2))
+LARGE = table_facts(rows=8_000, class_totals=(6_000, 2_000), val_class_totals=(600, 200))
 
 
 def choose(facts=None, **values):
@@ -74,9 +83,9 @@ def test_a_setting_without_effect_is_not_chosen():
 
 
 def test_best_trains_several_networks_unless_a_search_does():
-    assert choose(preset="best").hp.ensemble == 4
-    assert choose().hp.ensemble == 1
-    hp, lines, _ = choose(preset="best", tuning={"trials": 2})
+    assert choose(LARGE, preset="best").hp.ensemble == 4
+    assert choose(LARGE).hp.ensemble == 1
+    hp, lines, _ = choose(LARGE, preset="best", tuning={"trials": 2})
     assert hp.ensemble == 1
     assert not any("ensemble" in line for line in lines)
 
@@ -87,7 +96,7 @@ def test_the_older_name_of_the_defaults_is_accepted():
 
 def test_best_trains_one_network_on_several_hosts_and_says_why():
     hp, lines, _ = choose_settings(
-        GivenSettings({"model_class": "multimodal_bert", "preset": "best", **COLUMNS}, {}), hosts=2
+        GivenSettings({"model_class": "multimodal_bert", "preset": "best", **COLUMNS}, {}), LARGE, hosts=2
     )
     assert (hp.ensemble, hp.companion) == (1, True)
     assert any("ensemble=4" in line and "the job has 2 hosts" in line for line in lines)
@@ -156,7 +165,7 @@ def test_a_missing_column_is_named_whatever_the_preset():
 @pytest.mark.parametrize("settings", [{}, {"lora_rank": 8}, {"tokenizer": "from_scratch"}, {"model_class": "lstm"}])
 def test_the_default_space_contains_every_value_that_a_preset_chooses(settings):
     chosen = choose(tuning={}, **settings).hp
-    epochs = {choose(DataFacts(rows, (rows, rows), (9, 9)), **settings).hp.max_epochs for rows in (1, 5_000, 20_000)}
+    epochs = {choose(table_facts(rows, (rows, rows), (9, 9)), **settings).hp.max_epochs for rows in (1, 5_000, 20_000)}
     for name, values in default_space(chosen).items():
         if any(rule.setting == name and rule.case.holds(chosen) for rule in RULES):
             for value in epochs if name == "max_epochs" else [getattr(chosen, name)]:
@@ -179,7 +188,7 @@ def test_the_longest_trial_has_the_epochs_that_the_preset_chooses_in_it(settings
     tuning = {"space": {"lr": {"low": 1e-4, "high": 1e-2}, **space}}
     given = {"model_class": "multimodal_bert", "preset": "recommended", **COLUMNS, **settings, "tuning": tuning}
     hp = choose_settings(GivenSettings(given, {})).hp
-    assert most_epochs(hp, given, DataFacts(rows, (rows // 2, rows // 2), (9, 9))) == epochs
+    assert most_epochs(hp, given, table_facts(rows, (rows // 2, rows // 2), (9, 9))) == epochs
 
 
 def test_random_encoders_are_small_and_get_a_higher_rate():
@@ -190,7 +199,7 @@ def test_random_encoders_are_small_and_get_a_higher_rate():
 
 @pytest.mark.parametrize(("rows", "epochs"), [(4_999, 4), (5_000, 3), (19_999, 3), (20_000, 2)])
 def test_the_number_of_epochs_follows_from_the_rows(rows, epochs):
-    assert choose(DataFacts(rows, (rows // 2, rows // 2), (9, 9))).hp.max_epochs == epochs
+    assert choose(table_facts(rows, (rows // 2, rows // 2), (9, 9))).hp.max_epochs == epochs
 
 
 @pytest.mark.parametrize(
@@ -198,8 +207,10 @@ def test_the_number_of_epochs_follows_from_the_rows(rows, epochs):
     [("from_scratch", 1_499, (6, 8)), ("from_scratch", 1_500, (4, 32)), ("pretrained", 1_499, (4, 8))],
 )
 def test_training_takes_more_steps_where_rows_are_few(tokenizer, rows, expected):
-    hp, *_ = choose(DataFacts(rows, (rows // 2, rows // 2), (9, 9)), tokenizer=tokenizer)
+    facts = table_facts(rows, (rows // 2, rows // 2), (9, 9))
+    hp = choose(facts, tokenizer=tokenizer, choose_on="val").hp
     assert (hp.max_epochs, hp.batch_size) == expected
+    assert choose(facts, tokenizer=tokenizer).hp.max_epochs == (3 if tokenizer == "from_scratch" else 2)
 
 
 def test_a_pipeline_keeps_the_batch_that_its_microbatches_divide():
@@ -207,11 +218,12 @@ def test_a_pipeline_keeps_the_batch_that_its_microbatches_divide():
 
 
 def test_the_log_compares_the_users_number_of_epochs_with_one_value_only():
-    facts = DataFacts(900, (450, 450), (9, 9))
+    facts = table_facts(900, (450, 450), (9, 9))
     before, after = (choose(known, max_epochs=7).lines for known in (None, facts))
     assert not any("max_epochs" in line for line in before)
     assert [line for line in after if "max_epochs" in line] == [
-        "preset recommended: max_epochs=4, because train has 900 rows; not chosen, because you set it to 7"
+        "preset recommended: max_epochs=2, because train and val have 918 labelled rows; "
+        "not chosen, because you set it to 7"
     ]
 
 
@@ -219,7 +231,7 @@ def test_rare_classes_weigh_more_by_the_square_root_of_their_share():
     hp, lines, _ = choose(FACTS, **MULTICLASS)
     assert hp.class_weights == pytest.approx([0.609, 2.041, 4.082], abs=1e-3)
     assert any("the rarest class has 2.00% of train" in line for line in lines)
-    assert choose(DataFacts(900, (300, 300, 300), (9, 9, 9)), **MULTICLASS).hp.class_weights is None
+    assert choose(table_facts(900, (300, 300, 300), (9, 9, 9)), **MULTICLASS).hp.class_weights is None
 
 
 def test_the_rules_count_total_weights_where_records_have_weights():
@@ -230,20 +242,77 @@ def test_the_rules_count_total_weights_where_records_have_weights():
 
 
 def test_a_class_without_rows_needs_no_weight():
-    assert choose(DataFacts(900, (900, 0, 0), (9, 0, 0)), **MULTICLASS).hp.class_weights is None
-    weights = choose(DataFacts(1_000, (900, 100, 0), (9, 1, 0)), **MULTICLASS).hp.class_weights
+    assert choose(table_facts(900, (900, 0, 0), (9, 0, 0)), **MULTICLASS).hp.class_weights is None
+    weights = choose(table_facts(1_000, (900, 100, 0), (9, 1, 0)), **MULTICLASS).hp.class_weights
     assert weights == pytest.approx([0.745, 2.236, 1.0], abs=1e-3)
 
 
 def test_two_classes_by_name_are_treated_as_two_classes():
     two = {**MULTICLASS, "num_classes": 2, "multiclass_categories": ["a", "b"]}
-    hp, *_ = choose(DataFacts(1_000, (980, 20), (90, 2)), **two)
+    hp, *_ = choose(table_facts(1_000, (980, 20), (90, 2)), **two)
     assert (hp.class_weights, hp.early_stop_metric) == (None, "val/auroc")
 
 
 def test_probabilities_are_calibrated_if_val_has_two_classes():
-    assert choose(DataFacts(100, (50, 25, 25), (10, 5, 0)), **MULTICLASS).hp.calibration == "temperature"
-    assert choose(DataFacts(100, (50, 50), (20, 0))).hp.calibration == "none"
+    assert choose(table_facts(100, (50, 25, 25), (10, 5, 0)), **MULTICLASS).hp.calibration == "temperature"
+    assert choose(table_facts(100, (50, 50), (20, 0))).hp.calibration == "none"
+
+
+@pytest.mark.parametrize(("rows", "folds", "repeats"), [(299, 8, 2), (300, 8, 1), (500, 5, 1), (1_999, 5, 1)])
+def test_every_row_of_a_small_table_decides_out_of_fold(rows, folds, repeats):
+    hp = choose(table_facts(rows, (rows - 9, 5), (2, 2))).hp
+    assert (hp.choose_on, hp.cross_fit, hp.cross_fit_repeats) == ("out_of_fold", folds, repeats)
+    assert hp.num_members == folds * repeats
+
+
+@pytest.mark.parametrize(
+    ("settings", "facts"),
+    [
+        ({}, LARGE),
+        ({"ensemble": 3}, FACTS),
+        ({"ensemble": 1}, FACTS),
+        ({"choose_on": "val"}, FACTS),
+        ({"draft": True}, FACTS),
+        ({"tuning": {"trials": 2}}, FACTS),
+        ({"preset": "defaults"}, FACTS),
+    ],
+)
+def test_val_decides_about_a_large_table_and_about_networks_of_which_the_user_decides(settings, facts):
+    hp = choose(facts, **MULTICLASS, **settings).hp
+    assert (hp.cross_fit, hp.choose_on) == (0, "val")
+
+
+def test_a_setting_with_which_no_network_leaves_out_a_row_is_named():
+    for settings, hosts, cause in (({"cross_fit": 0}, 1, "cross_fit is 0"), ({}, 2, "the job has 2 hosts")):
+        given = GivenSettings({"preset": "recommended", **COLUMNS, **MULTICLASS, **settings}, {})
+        hp, lines, _ = choose_settings(given, FACTS, hosts=hosts)
+        assert (hp.cross_fit, hp.choose_on) == (0, "val")
+        assert any("not chosen, because" in line and cause in line for line in lines)
+
+
+@pytest.mark.parametrize(("groups", "folds"), [(9, 5), (3, 3), (1, 0)])
+def test_a_table_of_few_groups_has_as_many_folds_and_one_of_one_group_none(groups, folds):
+    hp, lines, _ = choose(table_facts(900, (450, 450), (50, 50), units=groups), group_name="customer")
+    assert (hp.cross_fit, hp.pools_val) == (folds, folds > 0)
+    reason = f"train and val have 1000 labelled rows{'' if groups > 5 else f' in {groups} group' + 's' * (groups > 1)}"
+    assert f"preset recommended: cross_fit={folds}, because {reason}" in lines
+
+
+def test_the_groups_of_train_and_val_are_counted_once():
+    split = {"rows": 50, "classes": {"a": 25, "b": 25}, "groups": 7}
+    summary = {"splits": {"train": split, "val": {**split, "groups": 4, "groups_of_train": 3}}}
+    assert DataFacts.read(summary).units == 8
+    without = {"splits": {name: {**split, "groups": 0} for name in ("train", "val")}}
+    assert DataFacts.read(without).units == 100
+
+
+@pytest.mark.parametrize(
+    ("of_train", "of_val", "wanted"),
+    [((819, 181), (9, 9), "auto_f1"), ((800, 200), (9, 9), "auto_accuracy"), ((800, 200), (9, 0), "0.5")],
+)
+def test_the_threshold_of_a_small_table_is_that_of_f1_where_class_1_is_rare(of_train, of_val, wanted):
+    assert str(choose(table_facts(1_000, of_train, of_val)).hp.decision_threshold) == wanted
+    assert choose(LARGE).hp.decision_threshold == 0.5
 
 
 def test_facts_of_the_data_change_no_setting_that_invalidates_prepared_data():
@@ -263,10 +332,18 @@ def shown(rule):
     if not rule.needs_data:
         return rule.value if isinstance(rule.value, str) else json.dumps(rule.value)
     if rule.setting == "max_epochs" and rule.case is ALWAYS:
-        few, some, many = (rule.value(DataFacts(rows, (), ()))[0] for rows in (4_999, 19_999, 20_000))
+        few, some, many = (rule.value(table_facts(rows, (), ()))[0] for rows in (4_999, 19_999, 20_000))
         return f"{few} below 5,000 training rows, {some} below 20,000, else {many}"
     if rule.setting == "class_weights":  # a test above has the values
         return 'the square roots of the "balanced" weights'
+    if rule.setting == "ensemble":
+        return rule.value(LARGE)[0]
+    if rule.setting in {"cross_fit", "cross_fit_repeats"}:
+        most, fewer, few = (rule.value(table_facts(rows, (rows,), ()))[0] for rows in (500, 300, 299))
+        assert fewer in {most, few}
+        return f"{most}; {few} below {500 if fewer == few else 300} labelled rows"
+    if rule.setting == "decision_threshold":
+        return "auto_f1 where class 1 has less than 20 % of train, else auto_accuracy"
     return rule.value(FACTS)[0]
 
 
@@ -287,7 +364,7 @@ def test_the_page_has_a_row_for_every_rule_with_its_value():
 
 @pytest.mark.slow
 def test_a_job_trains_with_the_settings_of_its_preset_and_records_them(tmp_path):
-    changed = {"preset": "recommended", "encoder_config": ONE_LAYER, "max_epochs": None, "lr": None}
+    changed = {"preset": "recommended", "encoder_config": ONE_LAYER, "max_epochs": None, "lr": None, "choose_on": "val"}
     paths = write_job(tmp_path, overrides=changed)
     log = run_train(paths)
     assert "preset recommended: lr=0.002, because every encoder starts from scratch" in log
@@ -307,5 +384,5 @@ def test_settings_are_resolved_in_at_most_three_configurations(tmp_path, monkeyp
 
     given = read_settings(write_job(tmp_path, overrides=settings))
     monkeypatch.setattr(Hyperparameters, "__init__", counted)
-    choose_settings(given, DataFacts(1, (1,), (1,)))
+    choose_settings(given, table_facts(1, (1, 1), (1, 1)))
     assert len(made) <= 3

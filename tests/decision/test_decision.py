@@ -11,7 +11,7 @@ from container.decision.calibrators import log_odds
 from container.decision.decision import Decision, PriorShift, Threshold
 from container.decision.val_labels import check_val_labels
 from container.evaluation.choose_threshold import choose_threshold, decisions_at
-from container.evaluation.fit_decision import STEEPEST, fit_calibrator, fit_decision, fit_temperature
+from container.evaluation.fit_decision import STEEPEST, describe, fit_calibrator, fit_decision, fit_temperature
 from container.evaluation.reliability import calibrate
 from container.export.decision_layer import DecisionLayer
 from contracts.errors import ContractError
@@ -320,6 +320,8 @@ CASES = {
     "isotonic": (2, {"calibration": "isotonic", "decision_threshold": "best_f1"}),
     "isotonic and prior": (2, {"calibration": "isotonic", "target_prior": 0.9}),
     "isotonic of three": (3, {"calibration": "isotonic"}),
+    "without class_weights": (3, {"calibration": "temperature", "weights": (1, 2, 4)}),
+    "clear threshold": (2, {"decision_threshold": "auto_f1"}),
 }
 
 
@@ -379,6 +381,83 @@ def test_a_temperature_needs_two_of_the_classes():
     check_val_labels(three, {"a": 3, "b": 4, "c": 0})
     with pytest.raises(ContractError, match="calibration: 'temperature' .* needs records of at least 2 classes"):
         check_val_labels(three, {"a": 3, "b": 0, "c": 0})
+
+
+def tilted(weights, *, shares=(0.8, 0.15, 0.05), rows=4000):
+    """Logits of a model whose loss had weights of the classes, and labels with these shares."""
+    rng = np.random.default_rng(3)
+    labels = rng.choice(len(shares), rows, p=shares)
+    evidence = rng.normal(size=(rows, len(shares)))
+    evidence[np.arange(rows), labels] += 1.5  # the log likelihood ratio of each class is 1.5 * evidence
+    return (1.5 * evidence + np.log(np.multiply(shares, weights))).astype(np.float32), labels
+
+
+def test_calibration_of_several_classes_undoes_class_weights():
+    weights = (0.5, 2.0, 5.0)
+    logits, labels = tilted(weights)
+    counts = np.bincount(labels)
+    hp = settings(calibration="temperature", **MULTICLASS)
+    decision = fit(hp, {"val": logits}, {"val": labels}, counts, weights)
+    found, before = decision.probabilities(logits), Decision().probabilities(logits)
+    shares = counts / len(labels)
+    assert np.abs(before.mean(axis=0) - shares).max() > 0.1
+    np.testing.assert_allclose(found.mean(axis=0), shares, atol=0.01)
+    assert sk.log_loss(labels, found) < 0.8 * sk.log_loss(labels, before)
+    assert decision.calibrator.temperature == pytest.approx(1, abs=0.05)
+
+
+@pytest.mark.parametrize(("calibration", "classes"), [("temperature", 2), ("none", 3), ("isotonic", 3)])
+def test_class_weights_are_undone_by_the_temperature_of_several_classes_alone(calibration, classes):
+    weights = (1, 2, 4)[:classes]
+    assert fitted(classes=classes, calibration=calibration, weights=weights).prior is None
+    assert fitted(classes=3, calibration="temperature").prior is None
+
+
+def test_the_decision_is_fitted_on_the_rows_out_of_fold_where_there_are_any():
+    logits, labels = sample(600, factor=3.0)
+    of_val = {"val": np.zeros((99, 2), np.float32), "test": logits, "out_of_fold": logits}  # val alone says nothing
+    of_each = {"val": labels[:99], "test": labels, "out_of_fold": labels}
+    hp = settings(calibration="temperature", decision_threshold="best_f1")
+    given = {"labels": of_each, "train_counts": np.array([30, 10]), "class_weights": np.ones(2)}
+    found = fit_decision(hp, logits=of_val, **given, on="out_of_fold")
+    alone = fit(hp, {"val": logits}, {"val": labels})
+    assert (found.calibrator, found.threshold.value) == (alone.calibrator, alone.threshold.value)
+    assert found.fitted_on == 600
+    assert set(found.threshold.reached) == {"val", "test", "out_of_fold"}
+
+
+@pytest.mark.parametrize("target", ["auto_f1", "auto_accuracy"])
+def test_a_threshold_whose_gain_is_noise_stays_at_one_half(target):
+    kept = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        positive = rng.random(300) < 0.5
+        scores = np.clip(rng.normal(0.2 + 0.6 * positive, 0.2), 0, 1)  # 0.5 is the best threshold but for chance
+        kept += choose_threshold(parse_threshold(target), positive, scores).value == 0.5
+    assert kept >= 18
+
+
+@pytest.mark.parametrize("target", ["auto_f1", "auto_accuracy"])
+def test_a_threshold_whose_gain_is_clear_is_the_best_one_and_its_interval_is_above_0(target):
+    rng = np.random.default_rng(0)
+    positive = rng.random(800) < 0.1
+    scores = np.clip(rng.normal(0.1 + 0.15 * positive, 0.05), 0, 1)  # none reaches 0.5
+    found = choose_threshold(parse_threshold(target), positive, scores)
+    best = {"auto_f1": "best_f1", "auto_accuracy": "cost"}[target]
+    assert found.value == choose_threshold(parse_threshold(best), positive, scores).value
+    gain, low, high = found.gain
+    assert 0 < low < gain < high
+    assert f"({target}: {gain:+.4f} over 0.5, 95 % interval {low:+.4f}" in describe(Decision(threshold=found))
+
+
+def test_the_gain_of_a_threshold_is_measured_on_records_that_did_not_choose_it():
+    rng = np.random.default_rng(1)
+    positive, scores = rng.random(60) < 0.5, rng.random(60)  # scores without meaning
+    found = choose_threshold(parse_threshold("auto_accuracy"), positive, scores)
+    best = choose_threshold(parse_threshold("cost"), positive, scores).value
+    right = [np.mean((scores >= threshold) == positive) for threshold in (best, 0.5)]
+    assert found.gain[0] < right[0] - right[1], "the best of many thresholds seems better than it is"
+    assert found.value == 0.5
 
 
 @pytest.mark.parametrize("given", [{"target_prior": 0.1}, {"decision_threshold": 0.3}, {"decision_threshold": "cost"}])

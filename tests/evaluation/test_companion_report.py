@@ -41,8 +41,8 @@ def test_a_companion_that_is_used_has_its_factors_and_a_table_for_each_split(tmp
 @pytest.mark.parametrize(("improvement", "change"), [(0.02, "-0.0200"), (-0.02, "+0.0200")])
 def test_the_companions_change_of_the_log_loss_has_its_sign(tmp_path, improvement, change):
     report = replace(KEPT, improvement=improvement)
-    assert f"the blend changes the log loss by {change} (standard error 0.0050)" in page(tmp_path, report)
-    assert f"val log loss {change}0, standard error 0.00500" in str(report)
+    assert f"The blend changes the log loss on val by {change} (standard error 0.0050)" in page(tmp_path, report)
+    assert f"log loss on val {change}0, standard error 0.00500" in str(report)
 
 
 def test_the_average_precision_of_two_classes_names_its_class(tmp_path):

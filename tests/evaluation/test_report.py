@@ -1,3 +1,4 @@
+import json
 import re
 import xml.etree.ElementTree as ET
 from dataclasses import replace
@@ -7,7 +8,7 @@ import numpy as np
 import pytest
 
 from container.decision.calibrators import Temperature
-from container.decision.decision import Decision, PriorShift, Threshold
+from container.decision.decision import ClassRatios, Decision, PriorShift, Threshold
 from container.evaluation.charts import number_axis, percent
 from container.evaluation.choose_threshold import decisions_at
 from container.evaluation.evaluate import write_evaluation
@@ -344,3 +345,27 @@ def test_an_axis_holds_its_values_and_its_ticks_read_apart(values):
     assert all(axis.low <= value <= axis.high for value in values)
     texts = [axis.text(tick) for tick in axis.ticks]
     assert len(set(texts)) == len(texts) >= 3
+
+
+def test_a_page_says_that_class_weights_are_undone(tmp_path):
+    decision = Decision("temperature", Temperature(1.2), 100, prior=ClassRatios((1.0, 0.5, 0.2)))
+    made = replace(two_splits(labels=("a", "b", "c")), decision=decision)
+    uncalibrated = {name: each.probabilities for name, each in made.splits.items()}
+    page = Page(report(tmp_path, replace(made, uncalibrated=uncalibrated)))
+    assert "fitted on val (100 records)" in page.text
+    assert "In addition, the effect of class_weights is removed from the probabilities." in page.text
+
+
+def test_a_page_names_what_was_chosen_out_of_fold(tmp_path):
+    labels = [0, 1]
+    splits = {name: split(name, 300, labels=labels) for name in ("val", "test", "out_of_fold")}
+    threshold = Threshold(0.31, "auto_f1", gain=(0.021, 0.012, 0.03))
+    made = evaluation(splits, labels=labels, best_step=None, decision=Decision(threshold=threshold))
+    page = Page(report(tmp_path, made))
+    assert "chosen out of fold for auto_f1: the best one changes the target by +0.0210 over 0.5" in page.text
+    assert "(95 % interval +0.0120 to +0.0300)" in page.text
+    assert "best F1 out of fold" in page.text
+    assert "Thresholds on out of fold" in page.text
+    assert "best F1 on val" not in page.text
+    assert "no record chose its epoch" in page.text
+    assert json.loads((tmp_path / "metrics.json").read_text())["best_f1_threshold"]["chosen_on"] == "out_of_fold"

@@ -160,7 +160,7 @@ def prepared(tmp_path_factory: pytest.TempPathFactory):
     hp = load_hyperparameters(paths)
     data = prepare_data(paths, hp)
     model = build_model(hp, data).eval()
-    val = PreparedSplit(data.split("val"), ["text"])
+    val = PreparedSplit(data.split("val"), roles=["text"])
     batch = val.pack(np.arange(len(val)))
     export_onnx(model, hp, root / "model.onnx", samples=[batch])
     return root, model, hp, val, run(root / "model.onnx", feed_of(model, hp, batch))

@@ -1,5 +1,6 @@
 """The verdict on a job, from the result of rank 0, the failure of the workers and a stop request."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from container.errors import PeerFailed
 from container.job.agreement import verdict_on
 from container.job.failure import Failure
-from container.job.job import Job, Scratch, write_json
+from container.job.job import Job, Member, Scratch, write_json
 from container.training.checkpoint_files import LAST
 from contracts.hyperparameter_files import parse_hyperparameters
 from contracts.paths import JobPaths
@@ -46,6 +47,16 @@ def test_a_worker_that_a_stop_kills_does_not_fail_the_job(job: Job, stop: StopHa
 def test_an_error_of_another_host_after_the_stop_is_complete_does_not_fail_the_job(job: Job, stop: StopHandler) -> None:
     write_json(job.scratch.result_file, {"status": "stopped"})
     assert verdict_on(job, DISK_FULL, stop).exit_code == STOPPED
+
+
+def test_a_stop_while_networks_train_says_how_many_are_trained(job: Job, stop: StopHandler, tmp_path: Path) -> None:
+    members = tuple(Member(tmp_path / name, job.hp) for name in ("fold-0", "fold-1", "fold-2"))
+    finished = {"step": 8, "epoch": job.hp.max_epochs, "validated_step": 8}
+    write_checkpoint(members[0].checkpoints, {"step": 8, "state": finished})
+    write_checkpoint(members[1].checkpoints, {"step": 5, "state": {**finished, "epoch": 1}})
+    write_json(job.scratch.result_file, {"status": "stopped"})
+    verdict = verdict_on(replace(job, members=members), None, stop)
+    assert (verdict.exit_code, verdict.where) == (STOPPED, "1 of 3 networks are trained")
 
 
 def test_a_stop_names_the_newest_complete_checkpoint_and_not_that_of_last_ckpt(job: Job, stop: StopHandler) -> None:

@@ -12,7 +12,7 @@ from contracts.hyperparameter_files import load_hyperparameters, read_settings
 from contracts.presets import DataFacts
 from testing.jobs import NO_WEIGHTS, TINY_ENCODER, TWO_TEXTS, write_job, write_letters_tokenizer
 
-FACTS = DataFacts(rows=1_000, class_totals=(500, 500), val_class_totals=(50, 50))
+FACTS = DataFacts(rows=8_000, class_totals=(4_000, 4_000), val_class_totals=(500, 500), labelled=9_000, units=9_000)
 PRETRAINED = {"preset": "recommended", "tokenizer": "tiny", "encoder_config": None}
 RANDOM = {"preset": "recommended", "tokenizer": "from_scratch", "encoder_config": None}
 

@@ -1,4 +1,4 @@
-"""group_name: the rows of a group are in one fold of risk tables, cross_fit and the companion."""
+"""group_name: the rows of a group are in one fold of risk tables and the companion."""
 
 from pathlib import Path
 from typing import Any
@@ -11,12 +11,9 @@ from container.companion.fit import _even_folds
 from container.companion.linear import FOLDS
 from container.data.split import PreparedSplit
 from container.errors import NotMade
-from container.job.job import Fold
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
 from container.preprocessing.row_columns import group_numbers
-from container.training.job_data import _without_fold, positions_in_fold
-from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from testing.jobs import table, write_job
 
@@ -36,27 +33,12 @@ def prepared(root: Path, **overrides: Any) -> PreparedData:
 def train(tmp_path_factory: pytest.TempPathFactory) -> PreparedSplit:
     data = prepared(tmp_path_factory.mktemp("groups"))
     assert "customer" not in data.fitted.feature_inputs
-    return PreparedSplit(data.split("train"), ["text"])
+    return PreparedSplit(data.split("train"), roles=["text"])
 
 
 def test_the_risk_of_a_category_does_not_know_the_labels_of_its_own_group(train: PreparedSplit) -> None:
     risk = np.stack(train.column("tabular").to_numpy())[:, 2]
     assert len(np.unique(risk.round(6))) <= 5, "each is the prior of its fold, as no other group has the category"
-
-
-def test_a_network_of_cross_fit_leaves_whole_groups_out(train: PreparedSplit) -> None:
-    fold = Fold(1, 3, 42)
-    inside = set(positions_in_fold(train, fold) // 3)
-    outside = set(_without_fold(train, fold).column("row").to_numpy() // 3)
-    assert inside
-    assert not inside & outside
-
-
-def test_fewer_groups_than_folds_of_cross_fit_are_an_error_also_where_the_data_is_prepared(tmp_path: Path) -> None:
-    assert not prepared(tmp_path, cross_fit=20).reused
-    with pytest.raises(ContractError) as error:
-        prepared(tmp_path, cross_fit=21)
-    assert error.value.cause == "cross_fit: is 21, but train has 20 groups in column 'customer' (group_name)"
 
 
 def test_the_folds_of_the_companion_keep_groups_together_with_even_classes() -> None:

@@ -69,7 +69,7 @@ def prepared(root: Path, weights: Any, **overrides: Any) -> tuple[PreparedData, 
 def test_records_carry_their_weights_and_balanced_class_weights_count_them(tmp_path: Path) -> None:
     weights = np.arange(40) / 4
     data, hp = prepared(tmp_path, weights, class_weights="balanced")
-    train = PreparedSplit(data.split("train"), ["text"])
+    train = PreparedSplit(data.split("train"), roles=["text"])
     assert train.weights().tolist() == weights.tolist()
     assert train.pack(np.array([3, 5])).weights.tolist() == [0.75, 1.25]
     assert train.pack(np.array([3]), filler=True).weights.tolist() == [0]

@@ -23,7 +23,8 @@ def finished(tmp_path_factory):
     hp = load_hyperparameters(paths)
     prepared = prepare_data(paths, hp)
     data = SimpleNamespace(
-        prepared=prepared, splits={name: PreparedSplit(prepared.split(name), ["text"]) for name in ("val", "test")}
+        prepared=prepared,
+        splits={name: PreparedSplit(prepared.split(name), roles=["text"]) for name in ("val", "test")},
     )
     splits = {}
     for name, split in data.splits.items():

@@ -77,7 +77,7 @@ def make(root: Path, *, steps: int, decides: str = "price", classes: int = 2, **
     hp = load_hyperparameters(paths)
     data = prepare_data(paths, hp)
     roles = [field.role for field in hp.text_fields]
-    train, val = (PreparedSplit(data.split(split), roles) for split in ("train", "val"))
+    train, val = (PreparedSplit(data.split(split), roles=roles) for split in ("train", "val"))
     model = build_model(hp, data)
     # Where the table decides, encoders stay as they are: they would learn 120 meaningless texts by heart.
     learns = [p for name, p in model.named_parameters() if decides in ("chat", "events") or "branches" not in name]
@@ -135,7 +135,7 @@ def test_the_column_and_the_modality_that_decide_come_first(
 @pytest.mark.slow
 def test_a_column_that_the_companion_alone_reads_is_important(decided_by: Callable[[str], Made]) -> None:
     made, other = decided_by("chat"), decided_by("price")
-    train = PreparedSplit(other.data.split("train"), ["text"]).arrays()
+    train = PreparedSplit(other.data.split("train"), roles=["text"]).arrays()
     by_price = fit_companion(train, other.hp.text_fields, class_weights=[1.0, 1.0], seed=0).companion
     alone, both = made.explain(), made.explain(companion=BlendedCompanion(by_price, Blend(0.0, 1.0)))
     price = [next(entry.drop for entry in found.columns if entry.name == "price") for found in (alone, both)]
@@ -302,7 +302,7 @@ def test_a_val_without_both_classes_says_so(tmp_path: Path, label: str | None, p
     paths = write_job(tmp_path, overrides=NO_DROPOUT, frames=frames)
     hp = load_hyperparameters(paths)
     data = prepare_data(paths, hp)
-    made = Made(hp, build_model(hp, data).eval(), data, PreparedSplit(data.split("val"), ["text"]), paths)
+    made = Made(hp, build_model(hp, data).eval(), data, PreparedSplit(data.split("val"), roles=["text"]), paths)
     found = made.explain()
     assert found.problem.startswith(problem)
     assert found.columns == ()

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import datetime
 from decimal import Decimal
 from types import SimpleNamespace
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -62,27 +62,27 @@ def test_the_file_has_the_row_the_id_and_both_labels_as_the_user_wrote_them(tmp_
     report = write_label_issues(
         tmp_path / "label_issues.csv",
         issues,
-        row=np.array([0, 5, 6, 9]),
+        places={"row": np.array([0, 5, 6, 2]), "split": np.array(["train"] * 3 + ["val"])},
         ids=pa.chunked_array([["a", "007"], ["c", 'd "x", y']]),
         given=pa.chunked_array([["bad", "good", "bad", "bad"]]),
         class_labels=["bad", "good"],
     )
     with (tmp_path / "label_issues.csv").open(newline="") as file:
         assert list(csv.reader(file)) == [
-            ["row", "id", "given_label", "suggested_label", "score"],
-            ["9", 'd "x", y', "bad", "good", "0.125"],
-            ["5", "007", "good", "bad", "0.5"],
+            ["row", "id", "given_label", "suggested_label", "score", "split"],
+            ["2", 'd "x", y', "bad", "good", "0.125", "val"],
+            ["5", "007", "good", "bad", "0.5", "train"],
         ]
     assert (report.issues, report.rows[1]["id"]) == (2, "007")
 
 
 def test_the_report_and_the_metrics_have_the_issues(tmp_path):
-    row = {"row": 7, "id": "<b>", "given_label": "0", "suggested_label": 1, "score": 0.25}
+    row = {"row": 7, "id": "<b>", "given_label": "0", "suggested_label": 1, "score": 0.25, "split": "val"}
     made = replace(two_splits(), label_issues=LabelIssuesReport("a model", 1000, 1, [row]))
     assert write_evaluation(tmp_path, made)["label_issues"]["issues"] == 1
     page = (tmp_path / "report.html").read_text()
     assert "1 of 1,000 training rows have a label that is probably wrong" in page
-    assert '<td class="text">&lt;b&gt;</td>' in page
+    assert '<th>7 of val</th><td class="text">&lt;b&gt;</td>' in page
 
 
 @pytest.mark.parametrize("failing", ["_of_networks", "find_label_issues", "write_label_issues"])
@@ -111,7 +111,7 @@ def job_data(class_weights=(1.0,) * 5, weights=None) -> JobData:
     ids = pa.chunked_array([pa.array(range(2010))])
     split = SimpleNamespace(column=lambda _: ids, weights=lambda: np.ones(2010) if weights is None else weights)
     prepared = SimpleNamespace(fitted=SimpleNamespace(class_labels=list("abcde")))
-    return cast(JobData, SimpleNamespace(splits={"train": split}, prepared=prepared, class_weights=class_weights))
+    return JobData(cast(Any, prepared), {"train": cast(Any, split)}, cast(Any, class_weights))
 
 
 def test_weights_of_the_classes_change_no_issue(tmp_path):
@@ -146,8 +146,9 @@ def test_ids_of_any_type_can_be_shown(tmp_path, value, shown):
         find_label_issues(flipped()[0]), positions=np.array([0]), suggested=np.array([1]), scores=np.zeros(1)
     )
     ids = pa.chunked_array([[value]])
+    places = {"row": np.arange(1), "split": np.array(["train"])}
     report = write_label_issues(
-        tmp_path / "a.csv", issues, row=np.arange(1), ids=ids, given=ids, class_labels=["bad", "good"]
+        tmp_path / "a.csv", issues, places=places, ids=ids, given=ids, class_labels=["bad", "good"]
     )
     assert json.loads(json.dumps(report.rows, allow_nan=False))[0]["id"] == shown
 

@@ -17,7 +17,7 @@ from container.preprocessing.prepare import prepare_data
 from container.training.identity import check_identity, check_resumable, identity, resume_batch_plan
 from container.training.training_run import TrainingRun
 from container.tuning import ensemble
-from container.tuning.ensemble import train_members
+from container.tuning.ensemble import plan_members
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
 from testing import table_jobs
@@ -171,7 +171,7 @@ def test_other_weights_of_an_encoder_under_the_same_path_are_refused(tmp_path, s
     write_checkpoint(run.checkpoints, {"step": 3, "identity": dict(parts)})
     resume = partial(check_resumable, hp, paths.checkpoints, given=())
     if hp.ensemble > 1:
-        resume = partial(train_members, paths, hp, num_gpus=0)
+        resume = partial(plan_members, paths, hp)
     with pytest.raises(ContractError, match="the encoder tiny: the checkpoint in"):
         resume(prepared=prepared("2"))
 

@@ -10,33 +10,35 @@ import pandas as pd
 import pytest
 import torch
 
+from container.data.folds import even_folds
 from container.data.loader import step_batches
 from container.data.sampler import BatchPlan
 from container.errors import StopAgreed
 from container.job import supervisor
 from container.job.failure import FailedElsewhere, Failure
-from container.job.job import Job, Member, Scratch
+from container.job.job import Job, Scratch
 from container.job.launch import run_queue
 from container.job.launch.run_queue import Shares
+from container.job.launch.worker import train_missing
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh
 from container.predictor import Predictor
 from container.preprocessing.prepare import prepare_data
-from container.preprocessing.risk_tables import fold_of
 from container.results import members
 from container.results.members import distill, predict_members
 from container.training.checkpoint import load_weights
 from container.training.checkpoint_files import complete_checkpoints
-from container.training.job_data import JobData
+from container.training.job_data import JobData, folds_of
 from container.training.state import EarlyStopping, TrainingState, is_finished
 from container.training.stop import StopFlag
-from container.training.train import build_model, train_only
+from container.training.train import build_model
 from container.tuning import ensemble
-from container.tuning.ensemble import train_members
+from container.tuning.ensemble import plan_members, train_members
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import choose_settings, load_hyperparameters, parse_hyperparameters, read_settings
 from contracts.monitored_metric import MonitoredMetric
 from contracts.paths import JobPaths
+from contracts.presets import DataFacts
 from contracts.program import Stopped
 from testing.jobs import (
     CONFIGURATION,
@@ -72,7 +74,7 @@ def test_a_job_that_starts_over_removes_every_checkpoint_before_it_trains(tmp_pa
     checkpoints = [folder / "epoch=0-step=8.ckpt" for folder in (paths.checkpoints, paths.ensemble / "seed-42")]
     for folder in checkpoints:
         folder.mkdir(parents=True)
-    monkeypatch.setattr(supervisor, "train_members", failing)
+    monkeypatch.setattr(supervisor, "plan_members", failing)
     assert supervisor.train(paths) == 1
     assert not any(folder.exists() for folder in checkpoints)
 
@@ -152,21 +154,18 @@ def test_a_network_keeps_the_best_and_the_last_checkpoint_only(averaged):
         assert sorted(path.name for path in folder.iterdir()) == ["checkpoints", "output"]
 
 
-@pytest.mark.long
-def test_an_ensemble_that_is_killed_again_and_again_has_the_same_weights_and_repeats_no_network(averaged, tmp_path):
+@pytest.mark.slow
+def test_an_ensemble_that_is_killed_among_its_networks_has_the_same_weights_and_repeats_no_network(averaged, tmp_path):
     paths = write_job(tmp_path, overrides=AVERAGED)
-
-    def has_checkpoint(seed):
-        return any(paths.ensemble.glob(f"seed-{seed}/checkpoints/epoch*"))
-
-    for reached in (lambda: has_checkpoint(42), lambda: has_checkpoint(43), "evaluating"):
-        process = start_until(paths, reached)
-        process.kill()
-        process.wait()
+    process = start_until(paths, lambda: any(paths.ensemble.glob("seed-43/checkpoints/epoch*")))
+    process.kill()
+    process.wait()
     log = run_train(paths)
     expected = state_of(averaged[0])
     assert all(torch.equal(value, expected[name]) for name, value in state_of(paths).items())
-    assert log.count("seed-42: val/auroc=") == log.count("seed-43: val/auroc=") == 1
+    assert log.count("seed-42: training begins") == 1
+    assert log.count("seed-43: training begins") == 2
+    assert "1 of 2 networks are trained" in log
     assert "resuming from" in log
 
 
@@ -178,10 +177,11 @@ def test_cross_fit_writes_each_training_row_s_probabilities_by_the_network_that_
     train = JobData.open(job).splits["train"]
     found = pd.read_parquet(paths.output_data / "train_out_of_fold.parquet")
     rows = train.column("row").to_numpy()
-    assert list(found.columns) == ["row", "label", *PROBABILITIES]
+    assert list(found.columns) == ["row", "split", "label", *PROBABILITIES]
+    assert set(found["split"]) == {"train"}
     assert found["row"].tolist() == rows.tolist()
     assert found["label"].tolist() == train.column("label").to_pylist()
-    folds = fold_of(rows, seed=job.hp.seed, num_folds=3)
+    folds = even_folds(rows, found["label"].to_numpy(), num_folds=3, seed=job.hp.seed)
     expected = np.stack([probabilities(network, train) for network in networks])[folds, np.arange(len(train))]
     np.testing.assert_allclose(found[PROBABILITIES].to_numpy(), expected, atol=1e-5)
     for number, folder in enumerate(sorted(paths.ensemble.iterdir())):
@@ -220,7 +220,7 @@ def test_a_distilled_job_that_is_killed_continues_and_its_model_is_one_network(t
     process.kill()
     process.wait()
     log = run_train(paths)
-    assert log.count("fold-0: val/auroc=") == log.count("fold-1: val/auroc=") == 1
+    assert log.count("fold-0: training begins") == log.count("fold-1: training begins") == 1
     assert "resuming from epoch" in log
     found = metrics(paths)
     assert list(found["ensemble"]["values"]) == ["fold-0", "fold-1", "average", "distill"]
@@ -232,22 +232,17 @@ def test_a_distilled_job_that_is_killed_continues_and_its_model_is_one_network(t
 
 
 def train_here(paths, **settings):
-    """Train two networks in this process; returns the job that makes a model of them.
+    """Train the networks in this process, without cross_fit two; returns the job that makes a model of them.
 
     Args:
         settings: hyperparameters of the job in addition to those of `paths`.
     """
     given = load_hyperparameters(paths).model_dump(exclude_unset=True)
     hp = parse_hyperparameters({**given, **({} if "cross_fit" in settings else {"ensemble": 2}), **settings})
-    prepared = prepare_data(paths, hp).folder
-    trained = []
-    for i in range(hp.num_members):
-        planned = ensemble._planned(paths, hp, i)
-        own, scratch = JobPaths(planned.folder), Scratch(paths.root)
-        job = Job(own, planned.hp, scratch, prepared, kind="trial", fold=planned.fold)
-        train_job(job, run=train_only)
-        trained.append(Member(planned.folder.name, own.checkpoints, planned.fold))
-    return Job(paths, hp, Scratch(paths.root), prepared, members=tuple(trained))
+    prepared = prepare_data(paths, hp)
+    job = Job(paths, hp, Scratch(paths.root), prepared.folder, members=plan_members(paths, hp, prepared))
+    train_missing(job, build_mesh(ParallelDegrees.resolve(hp, 1)), stop=StopFlag())
+    return job
 
 
 def predicted(job, world_size=1):
@@ -313,9 +308,8 @@ def test_the_targets_of_an_ensemble_are_the_mean_of_its_networks_probabilities(o
 
 def test_the_target_of_a_cross_fitted_row_is_of_the_network_that_did_not_train_on_it(one_rank, tmp_path):
     job = train_here(write_job(tmp_path, overrides={**JOB, "max_epochs": 1}), cross_fit=2, ensemble_model="distill")
-    rows = JobData.open(job).splits["train"].column("row").to_numpy()
-    folds = fold_of(rows, seed=job.hp.seed, num_folds=2)
-    expected = np.stack(train_targets(job))[folds, np.arange(len(rows))]
+    folds = folds_of(JobData.open(job).splits["train"], job.members[0].fold)
+    expected = np.stack(train_targets(job))[folds, np.arange(len(folds))]
     np.testing.assert_allclose(targets(job), expected, atol=1e-5)
 
 
@@ -399,7 +393,7 @@ def test_a_distilled_network_of_fewer_networks_is_refused_before_more_are_traine
     distilled(job)
     more = parse_hyperparameters({**job.hp.model_dump(exclude_unset=True), "ensemble": 3})
     with pytest.raises(ContractError, match=r"ensemble: the checkpoint in .* was trained with 2, this run has 3"):
-        train_members(paths, more, prepare_data(paths, more), num_gpus=0)
+        plan_members(paths, more, prepare_data(paths, more))
 
 
 def test_networks_that_were_trained_with_other_settings_are_refused(one_rank, tmp_path):
@@ -407,14 +401,13 @@ def test_networks_that_were_trained_with_other_settings_are_refused(one_rank, tm
     train_here(paths)
     changed = parse_hyperparameters({**load_hyperparameters(paths).model_dump(exclude_unset=True), "lr": 5e-3})
     with pytest.raises(ContractError, match=r"lr: the checkpoint in .*seed-42.* was trained with 0\.002"):
-        train_members(paths, changed, prepare_data(paths, changed), num_gpus=0)
+        plan_members(paths, changed, prepare_data(paths, changed))
 
 
 def test_the_curves_and_the_profile_of_each_network_are_in_the_output_of_every_run(one_rank, tmp_path):
     paths = write_job(tmp_path, overrides={**JOB, "max_epochs": 1, "profile": True})
-    job = train_here(paths)
     for _ in range(2):  # the second time on a machine that has the checkpoints only
-        train_members(paths, job.hp, prepare_data(paths, job.hp), num_gpus=0)
+        train_here(paths)
         for name in ("seed-42", "seed-43"):
             assert list((paths.tensorboard / name).glob("events*"))
             assert (paths.output_data / "profile" / name / "costliest.rank0.txt").is_file()
@@ -442,6 +435,7 @@ def test_a_network_is_finished_only_if_training_would_take_no_further_step():
     [
         ({"cross_fit": 1}, "cross_fit: is 1", "2 or more"),
         ({"cross_fit": 3, "ensemble": 2}, "ensemble: is 2, but cross_fit is 3", "Remove one"),
+        ({"choose_on": "out_of_fold"}, "choose_on: is out_of_fold, but cross_fit is 0", "number of folds"),
         (
             {"ensemble": 4, "tuning": {}},
             "ensemble: is 4, but tuning is set",
@@ -473,9 +467,18 @@ def test_a_model_of_several_networks_is_refused_where_the_job_trains_one(tmp_pat
     assert fix in refused.value.fix
 
 
-def test_a_preset_s_ensemble_becomes_the_model_that_ensemble_model_names(tmp_path):
-    given = read_settings(write_job(tmp_path, overrides={"ensemble_model": "distill", "preset": "best"}))
-    assert choose_settings(given).hp.num_members == 4
+@pytest.mark.parametrize(("preset", "rows", "networks"), [("best", 8_000, 4), ("recommended", 900, 5)])
+def test_a_preset_s_networks_become_the_model_that_ensemble_model_names(tmp_path, preset, rows, networks):
+    given = read_settings(write_job(tmp_path, overrides={"ensemble_model": "distill", "preset": preset}))
+    facts = DataFacts(rows, (rows // 2, rows // 2), (9, 9), labelled=rows, units=rows)
+    assert choose_settings(given).hp.num_members == 1, "the data are not known yet"
+    assert choose_settings(given, facts).hp.num_members == networks
+
+
+def test_a_model_of_several_networks_is_refused_where_the_preset_chooses_one(tmp_path):
+    given = read_settings(write_job(tmp_path, overrides={"ensemble_model": "distill", "preset": "recommended"}))
+    with pytest.raises(ContractError, match="ensemble_model: is distill, but the job trains one network"):
+        choose_settings(given, DataFacts(8_000, (4_000, 4_000), (9, 9), labelled=8_000, units=8_000))
 
 
 def test_an_ensemble_on_several_hosts_is_refused(tmp_path):
@@ -484,12 +487,24 @@ def test_an_ensemble_on_several_hosts_is_refused(tmp_path):
         choose_settings(given, hosts=2)
 
 
-def test_a_fold_that_leaves_no_row_to_train_on_is_refused(tmp_path):
-    paths = write_job(tmp_path, frames={"train": table(2, seed=0).assign(label=[0, 1])})
+@pytest.mark.parametrize(
+    ("settings", "cause"),
+    [
+        ({"cross_fit": 9}, "cross_fit: is 9, but train has 2 rows"),
+        ({"cross_fit": 9, "choose_on": "out_of_fold"}, "cross_fit: is 9, but train and val have 8 rows"),
+        (
+            {"cross_fit": 3, "choose_on": "out_of_fold", "group_name": "color"},
+            r"cross_fit: is 3, but train and val have 2 groups in column 'color' \(group_name\)",
+        ),
+    ],
+)
+def test_more_folds_than_rows_or_groups_are_refused(tmp_path, settings, cause):
+    frames = {"train": table(2, seed=0).assign(label=[0, 1], color=["red", "blue"])}
+    frames["val"] = table(6, seed=1).assign(color="red")
+    paths = write_job(tmp_path, frames=frames, overrides={"cat_field_list": [], **settings})
     hp = load_hyperparameters(paths)
-    seed = next(seed for seed in range(99) if len(set(fold_of(np.arange(2), seed=seed, num_folds=2))) == 1)
-    with pytest.raises(ContractError, match="cross_fit: is 2, but train has 2 rows, all of them in one fold"):
-        prepare_data(paths, hp.model_copy(update={"cross_fit": 2, "seed": seed}))
+    with pytest.raises(ContractError, match=cause):
+        plan_members(paths, hp, prepare_data(paths, hp))
 
 
 class Runs:
@@ -543,7 +558,10 @@ def trained_by(runs, monkeypatch, tmp_path, *, num_gpus, sleep=lambda _: None, *
     hp = load_hyperparameters(paths)
     monkeypatch.setattr(run_queue, "Run", runs)
     monkeypatch.setattr(ensemble.time, "sleep", sleep)
-    return train_members(paths, hp, prepare_data(paths, hp), num_gpus=num_gpus)
+    prepared = prepare_data(paths, hp)
+    members = plan_members(paths, hp, prepared)
+    train_members(members, prepared, shares=Shares.of_members(hp, len(members), num_gpus=num_gpus))
+    return members
 
 
 def test_networks_train_side_by_side_on_gpus_of_their_own(monkeypatch, tmp_path):
@@ -578,16 +596,21 @@ def test_a_stopped_ensemble_says_how_many_networks_are_trained(monkeypatch, tmp_
 
 
 @pytest.mark.parametrize(
-    ("num_gpus", "settings", "expected"),
+    ("num_gpus", "cores", "settings", "expected"),
     [
-        (0, {"ensemble": 3}, (1, 1)),
-        (8, {"ensemble": 3}, (1, 8)),
-        (8, {"ensemble": 3, "nproc_per_node": 2}, (3, 2)),
-        (8, {"ensemble": 9, "nproc_per_node": 2}, (4, 2)),
-        (2, {"cross_fit": 5, "nproc_per_node": 4}, (1, 4)),
+        (0, 2, {"ensemble": 3}, (1, 1)),
+        (0, 5, {"ensemble": 3}, (2, 1)),
+        (0, 8, {"ensemble": 3, "nproc_per_node": 2}, (2, 2)),
+        (8, 99, {"ensemble": 3}, (1, 8)),
+        (8, 99, {"ensemble": 3, "nproc_per_node": 2}, (3, 2)),
+        (8, 99, {"ensemble": 9, "nproc_per_node": 2}, (4, 2)),
+        (2, 99, {"cross_fit": 5, "nproc_per_node": 4}, (1, 4)),
     ],
 )
-def test_networks_train_side_by_side_only_on_gpus_that_one_leaves_over(num_gpus, settings, expected):
+def test_networks_train_side_by_side_only_on_gpus_or_cores_that_one_leaves_over(
+    num_gpus, cores, settings, expected, monkeypatch
+):
+    monkeypatch.setattr(run_queue, "available_cores", lambda: cores)
     hp = parse_hyperparameters({**CONFIGURATION, **settings})
     found = Shares.of_members(hp, hp.num_members, num_gpus=num_gpus)
     assert (found.parallel, found.num_workers) == expected

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from container.cores import share_of_cores
+from container.cores import available_cores, share_of_cores
 from container.job.failure import Failure
 from container.job.hosts.control import Control
 from container.job.hosts.topology import Topology
@@ -28,6 +28,7 @@ from contracts.other_programs import MARKERS, remove_folder
 from contracts.paths import JobPaths
 from contracts.program import StopHandler
 
+_FEWEST_CORES = 2
 NETWORKS = "networks"  # folder in that of a trial: the other networks with its settings
 _NAME = re.compile(r"(trial|seed|fold)-\d+")  # of a run's folder
 
@@ -65,9 +66,13 @@ class Shares:
 
     @classmethod
     def of_members(cls, hp: Hyperparameters, networks: int, *, num_gpus: int) -> "Shares":
-        """Divide the machine among a model's networks. Each has the job's processes, which decide its global batch."""
+        """Divide the machine among a model's networks. Each has the job's processes, which decide its global batch.
+
+        On CPUs, a process has at least _FEWEST_CORES: on fewer, one more process costs as much as it saves.
+        """
         workers = processes_per_host(hp, num_gpus=num_gpus)
-        return cls._divide(max(1, min(networks, num_gpus // workers)), workers, num_gpus)
+        places = num_gpus or available_cores() // _FEWEST_CORES
+        return cls._divide(max(1, min(networks, places // workers)), workers, num_gpus)
 
     @classmethod
     def _divide(cls, parallel: int, workers: int, num_gpus: int) -> "Shares":

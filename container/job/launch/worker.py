@@ -13,11 +13,13 @@ from container.cores import available_cores, given_threads
 from container.errors import StopAgreed
 from container.job.failure import Failure
 from container.job.job import Job, Scratch, write_json
+from container.job.launch.run_queue import show_curves
 from container.job.processes import log_to_file, set_up_logging
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.mesh import build_mesh, init_distributed
+from container.parallel.mesh import RankMesh, build_mesh, init_distributed
 from container.results.members import distill, predict_members
 from container.training.cpu_products import choose_matrix_products
+from container.training.finished import describe_finished, is_finished
 from container.training.job_data import JobData
 from container.training.precision import forbid_tf32
 from container.training.stop import StopFlag
@@ -55,6 +57,8 @@ def run(job: Job, stop: StopFlag) -> None:
         if ranks.is_first:
             write_json(job.scratch.result_file, {"status": "completed"})
         return
+    if job.members:
+        train_missing(job, ranks, stop=stop)
     train = train_and_predict if not job.members else distill if job.trains else predict_members
     trained = train(job, ranks, data=data, stop=stop)
     dist.destroy_process_group()  # no other rank waits while rank 0 finishes the job
@@ -63,6 +67,23 @@ def run(job: Job, stop: StopFlag) -> None:
 
         torch.set_num_threads(ranks.threads.prediction.number)
         finish(job, ranks, trained, data=data, stop=stop)
+
+
+def train_missing(job: Job, ranks: RankMesh, *, stop: StopFlag) -> None:
+    """Train the members that are not finished, one after the other; collective.
+
+    Raises:
+        StopAgreed, ContractError: as `train_only`.
+    """
+    missing = [member for member in job.members if not is_finished(member)]
+    if missing:
+        logger.info("%s", describe_finished(job.members))
+    for member in missing:
+        own = job.of_member(member)
+        logger.info("%s: training begins; its checkpoints are in %s", member.name, member.checkpoints)
+        train_only(own, ranks, data=JobData.open(own), stop=stop)
+    if ranks.is_first:
+        show_curves(job.paths, [member.folder for member in job.members])
 
 
 def main(arguments: Sequence[str]) -> int:

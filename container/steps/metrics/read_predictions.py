@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from container.decision.deciding_rows import OUT_OF_FOLD
 from container.evaluation.predictions import SplitPredictions
 from container.preprocessing.labels import UNLABELLED, Label, LabelMap, learned_labels
 from container.steps.archives import extract_archive
@@ -80,7 +81,8 @@ def find_predictions(folder: Path, *, scratch: Path) -> PredictionFiles:
         paths = data_files(folder)
     by_split: dict[str, list[Path]] = {}
     for path in paths:
-        if match := _PREDICTIONS.fullmatch(path.name):
+        match = _PREDICTIONS.fullmatch(path.name)
+        if match and match["split"] != OUT_OF_FOLD:  # its ids may occur in train and in val; val's rows are in it
             by_split.setdefault(match["split"], []).append(path)
     if not by_split:
         by_split = {ONLY_SPLIT: [path for path in paths if path.name not in (artifacts.METRICS, ARCHIVED_OUTPUT)]}
