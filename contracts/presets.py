@@ -227,7 +227,6 @@ RULES = (
     Rule("max_epochs", _if_small(lambda _: 3), RANDOM_ONE_NETWORK),
     Rule("max_epochs", _if_small(lambda _: 2), PRETRAINED_ONE_NETWORK),
     Rule("decision_threshold", _threshold, ONE_BINARY_NETWORK),
-    Rule("val_check_interval", _if_small(lambda _: 1.0), ONE_NETWORK),
 )
 
 
