@@ -28,6 +28,7 @@ def main() -> None:
     }
     for table in tables.values():
         table[job["numbers"]] = table[job["numbers"]].astype(float)
+        table[job["categories"]] = table[job["categories"]].astype(object).fillna("missing").astype(str)
     fit = {"lightgbm": _lightgbm, "autogluon": _autogluon}[job["system"]]
     probabilities = fit(tables, job)
     pd.DataFrame(probabilities, columns=list(map(str, job["classes"]))).to_parquet(Path(job["folder"], "test.parquet"))
