@@ -45,7 +45,7 @@ class PriorShift:
 
 @dataclass(frozen=True)
 class ClassRatios:
-    """Undo the class weights of the training loss, with which the probabilities of rare classes are too high.
+    """Undo the class weights of the training loss as far as the probabilities of rare classes are too high.
 
     Attributes:
         ratios: factor of the probability of each class, before all are scaled to a sum of 1. [K]
