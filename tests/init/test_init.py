@@ -91,7 +91,7 @@ def test_a_table_without_a_text_and_parts_of_values_become_a_job_that_trains(tmp
     found = settings(paths)
     assert (found["model_class"], found["category_part"]) == ("tabular", {"mail": "domain"})
     assert not {"text_name", "tokenizer", "max_sen_len"} & found.keys()
-    (paths.config / "hyperparameters.json").write_text(json.dumps({**found, "max_epochs": 1}))
+    (paths.config / "hyperparameters.json").write_text(json.dumps({**found, "max_epochs": 1, "choose_on": "val"}))
     run_train(paths)
     predictor = Predictor.load(paths.model)
     record = {"price": "$3,000.00", "colour": "red", "mail": "new@Yes.org"}
@@ -523,9 +523,14 @@ def test_a_table_in_the_folder_that_init_replaces_is_refused(tmp_path, capsys):
 def test_a_table_that_pandas_saved_with_its_index_trains_without_a_change(tmp_path):
     raw = raw_table().drop(columns="ticket").rename_axis("").reset_index()
     paths = run_init(tmp_path, raw)
-    assert "id_name" not in settings(paths)
+    found = settings(paths)
+    assert "id_name" not in found
+    few = {"cross_fit": 2, "cross_fit_repeats": 1}  # with 200 rows, the preset would train 16 networks
+    (paths.config / "hyperparameters.json").write_text(json.dumps({**found, **few}))
     run_train(paths)
     page = (paths.output_data / "report.html").read_text()
     assert "Of the raw table, init warned: val has " in page
     predictions = pd.read_parquet(paths.output_data / "val_predictions.parquet")
     assert predictions["row"].tolist() == list(range(20))
+    every = pd.read_parquet(paths.output_data / "out_of_fold_predictions.parquet")
+    assert every["row"].tolist() == [*range(len(every) - 20), *range(20)]
