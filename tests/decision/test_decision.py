@@ -1,5 +1,6 @@
 """Calibration, prior correction and thresholds: fitted on val, and the same in the graph as everywhere."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import torch
 from sklearn import metrics as sk
 
 from container.decision.calibrators import log_odds
-from container.decision.decision import Decision, PriorShift, Threshold
+from container.decision.decision import ClassRatios, Decision, PriorShift, Threshold
 from container.decision.val_labels import check_val_labels
 from container.evaluation.choose_threshold import choose_threshold, decisions_at
 from container.evaluation.fit_decision import STEEPEST, describe, fit_calibrator, fit_decision, fit_temperature
@@ -320,15 +321,20 @@ CASES = {
     "isotonic": (2, {"calibration": "isotonic", "decision_threshold": "best_f1"}),
     "isotonic and prior": (2, {"calibration": "isotonic", "target_prior": 0.9}),
     "isotonic of three": (3, {"calibration": "isotonic"}),
-    "without class_weights": (3, {"calibration": "temperature", "weights": (1, 2, 4)}),
+    "without class_weights": (3, {"calibration": "temperature"}),
     "clear threshold": (2, {"decision_threshold": "auto_f1"}),
 }
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_the_graphs_layer_computes_what_the_decision_computes(name):
+def decision_of(name: str) -> Decision:
     classes, given = CASES[name]
     decision = fitted(classes=classes, **given)
+    return replace(decision, prior=ClassRatios((1.2, 0.5, 0.03))) if name == "without class_weights" else decision
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_graphs_layer_computes_what_the_decision_computes(name):
+    classes, decision = CASES[name][0], decision_of(name)
     logits = np.concatenate([sample(500, classes=classes, factor=5, seed=9)[0], np.full((1, classes), 40, np.float32)])
     logits[:2] *= 30  # far beyond what val had
     with torch.no_grad():
@@ -338,8 +344,7 @@ def test_the_graphs_layer_computes_what_the_decision_computes(name):
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_decision_read_back_is_the_same(tmp_path, name):
-    classes, given = CASES[name]
-    decision = fitted(classes=classes, **given)
+    decision = decision_of(name)
     decision.save(tmp_path)
     assert Decision.load(tmp_path) == decision
 
@@ -411,6 +416,18 @@ def test_class_weights_are_undone_by_the_temperature_of_several_classes_alone(ca
     weights = (1, 2, 4)[:classes]
     assert fitted(classes=classes, calibration=calibration, weights=weights).prior is None
     assert fitted(classes=3, calibration="temperature").prior is None
+
+
+@pytest.mark.parametrize(("weights", "share"), [((1, 1, 1), 0), ((0.5, 2.0, 5.0), 0), ((0.5, 2.0, 5.0), 0.5)])
+def test_class_weights_are_undone_as_far_as_the_model_follows_them(weights, share):
+    logits, labels = tilted(np.power(weights, share))
+    hp = settings(calibration="temperature", **MULTICLASS)
+    decision = fit(hp, {"val": logits}, {"val": labels}, np.bincount(labels), weights)
+    if share:
+        expected, found = np.power(weights, -share), np.array(decision.prior.ratios)
+        np.testing.assert_allclose(found / found[0], expected / expected[0], rtol=0.2)
+    else:
+        assert decision.prior is None
 
 
 def test_the_decision_is_fitted_on_the_rows_out_of_fold_where_there_are_any():
