@@ -7,7 +7,7 @@ JOBS ?= 2
 PAGES := *.md docs/*.md hyperparams/*.md requirements/*.md benchmarks/log.md
 PARALLEL := --numprocesses $(JOBS) --dist loadfile# tests of one file share trained jobs, so one process runs them
 
-.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-gpu test-long gpu-check faults host-faults fuzz parity lint docs bench bench-busy bench-classes bench-explain bench-gpu bench-latency bench-memory bench-overhead bench-packing bench-peers bench-pipeline bench-plan bench-prepare bench-quality bench-roles bench-reviews bench-preprocess bench-published bench-serving bench-small bench-text bench-transform bench-tune
+.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-gpu test-long gpu-check faults host-faults fuzz parity lint docs bench bench-busy bench-classes bench-explain bench-gpu bench-latency bench-memory bench-monitor bench-overhead bench-packing bench-peers bench-pipeline bench-plan bench-prepare bench-quality bench-retrain bench-roles bench-reviews bench-preprocess bench-published bench-serving bench-small bench-text bench-transform bench-tune
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -120,6 +120,9 @@ bench-peers: setup ## compare whole jobs with Hugging Face Trainer and AutoGluon
 bench-memory: setup ## measure each rank's memory under fsdp on 1, 2 and 4 processes
 	$(BIN)/python -m benchmarks.memory
 
+bench-monitor: setup ## measure the monitor: false alarms, shifts found, records/s, memory (MONITOR="--runs 200 --rows 5000000")
+	$(BIN)/python -m benchmarks.monitor $(MONITOR)
+
 bench-pipeline: setup ## measure the idle share of each pipeline schedule, from a trace
 	$(BIN)/python -m benchmarks.pipeline
 
@@ -140,6 +143,9 @@ bench-small: setup ## compare small tables with logistic regression and others (
 
 bench-quality: setup ## compare the presets and a boosted stack on the real tables (QUALITY="--tasks ... --systems ... --seeds ...")
 	$(BIN)/python -m benchmarks.quality $(QUALITY)
+
+bench-retrain: setup ## measure the steps that a training from an earlier model saves (RETRAIN="--seeds 1 2 3")
+	$(BIN)/python -m benchmarks.retrain $(RETRAIN)
 
 bench-roles: setup ## compare the roles that init chooses with the types of published columns (ROLES="--split train")
 	$(BIN)/python -m benchmarks.roles $(ROLES)

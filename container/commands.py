@@ -27,7 +27,7 @@ TRACKING_ARGUMENTS = {
     "--run-name": "mlflow_run_name",
     "--tags": "mlflow_tags",
 }
-_READ_A_JOB = ("train", "tune", "serve", "track")
+_READ_A_JOB = ("train", "tune", "serve", "track", "baseline")
 _NEED_NO_INPUT = ("init", "demo", "load-data")  # these may create the root
 
 
@@ -69,6 +69,7 @@ def _parser() -> argparse.ArgumentParser:
         ("convert", "write raw files as one table: Parquet, CSV, TSV or JSON Lines"),
         ("compare", "compare finished jobs: settings that differ, and test metrics with paired differences"),
         ("serve", "answer GET /ping and POST /invocations with model/: a trained model or an unpacked package"),
+        ("baseline", "write model/baseline.json of a finished job, whose model an earlier version trained"),
         ("track", "send a finished job to an MLflow tracking server; again, to complete or update its run"),
         ("demo", "generate a small data set and train on it"),
         *((name, f"run a pipeline step: {step.about}") for name, step in PROCESSING_STEPS.items()),
@@ -96,7 +97,7 @@ def _init(options: argparse.Namespace, paths: JobPaths) -> int:
 def _train(options: argparse.Namespace, paths: JobPaths) -> int:
     from container.job.supervisor import train
 
-    return train(paths, fresh=options.fresh)
+    return train(paths, fresh=options.fresh, initial_model=options.initial_model)
 
 
 def _plan(options: argparse.Namespace, paths: JobPaths) -> int:
@@ -118,13 +119,19 @@ def _tune(options: argparse.Namespace, paths: JobPaths) -> int:
 
 
 def _predict(options: argparse.Namespace, paths: JobPaths) -> int:
+    from container.monitoring.watch import ColumnWatch
     from container.serving.predict import predict
     from container.tables.reading import Reading
 
     if options.top is not None and options.explain is None:
         raise ContractError("--top: has no effect without --explain", "Add --explain column, text or word.")
     model, reading = options.model or paths.model, Reading.of(options, paths)
-    return predict(model, options.input, options.output, reading=reading, level=options.explain, top=options.top)
+    top, watch = options.top, ColumnWatch.of(model)
+    code = predict(
+        model, options.input, options.output, reading=reading, level=options.explain, top=top, watch=watch.add
+    )
+    watch.report()
+    return code
 
 
 def _convert(options: argparse.Namespace, _: JobPaths) -> int:
@@ -154,6 +161,12 @@ def _track(options: argparse.Namespace, paths: JobPaths) -> int:
     return track(paths, {name: value for name, value in given.items() if value is not None})
 
 
+def _baseline(_: argparse.Namespace, paths: JobPaths) -> int:
+    from container.monitoring.older_model import write_baseline
+
+    return write_baseline(paths)
+
+
 def _demo(_: argparse.Namespace, paths: JobPaths) -> int:
     from container.demo import demo
 
@@ -176,7 +189,7 @@ def _step(options: argparse.Namespace, paths: JobPaths) -> int:
 
 _COMMANDS: dict[str, Callable[[argparse.Namespace, JobPaths], int]] = {
     command.__name__.removeprefix("_"): command
-    for command in (_init, _train, _tune, _convert, _predict, _compare, _serve, _track, _demo, _plan)
+    for command in (_init, _train, _tune, _convert, _predict, _compare, _serve, _track, _demo, _plan, _baseline)
 }
 
 
@@ -226,6 +239,8 @@ def _add_convert_arguments(command: argparse.ArgumentParser) -> None:
 def _add_train_arguments(command: argparse.ArgumentParser) -> None:
     about = "start over (resume=false): the earlier results stay until the new ones are complete"
     command.add_argument("--fresh", action="store_true", help=about)
+    about = "start from the weights of an earlier job: its folder, its model folder or its model.tar.gz"
+    command.add_argument("--initial-model", type=Path, metavar="JOB", help=about)
 
 
 def _add_tune_arguments(command: argparse.ArgumentParser) -> None:

@@ -14,6 +14,7 @@ TOKENIZER = "tokenizer"
 PREPROCESSING = "preprocessing.json"
 DECISION = "decision.json"  # how logits become probabilities and a class
 MODEL_FILES = "files.json"  # the hash of every other file of the model
+BASELINE = "baseline.json"  # what the monitor compares later data with
 COMPANION = "companion.onnx"  # part of model.onnx; beside model.pth for PyTorch
 
 MODEL_FIX = (
@@ -32,7 +33,14 @@ SERVING_FILES = (
     DECISION,
 )
 TRAINED_WEIGHTS = (MODEL_STATE, MODEL_ARTIFACTS)
-REQUIRED_MODEL_FILES = (*TRAINED_WEIGHTS, *SERVING_FILES, f"{IMPUTE_DICT}.pkl", f"{RISK_TABLE_MAP}.pkl", MODEL_FILES)
+REQUIRED_MODEL_FILES = (
+    *TRAINED_WEIGHTS,
+    *SERVING_FILES,
+    f"{IMPUTE_DICT}.pkl",
+    f"{RISK_TABLE_MAP}.pkl",
+    BASELINE,
+    MODEL_FILES,
+)
 
 
 PREDICT_RESULTS = "predict_results.pth"

@@ -44,6 +44,10 @@ class JobPaths:
         return self.root / "input" / "data" / given
 
     @property
+    def initial_model(self) -> Path:
+        return self.channel("initial_model")
+
+    @property
     def precomputed_artifacts(self) -> Path:
         return self.channel("model_artifacts_input")
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, NoReturn
 
 COMPLETED, FAILED, STOPPED = 0, 1, 128 + signal.SIGTERM  # exit codes; a Ctrl-C gives STOPPED, too
+VIOLATED = 2  # of the monitor: completed, but something is out of bounds
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 PARENT_PID = "TRAINER_PARENT_PID"  # environment variable: the process that started this one
 _PR_SET_PDEATHSIG = 1

@@ -111,6 +111,23 @@ class ServingSettings(RecordSettings):
     serving_grace_seconds: float = Field(
         default=25.0, ge=0, le=3_600, description="Time for active requests after SIGTERM; SageMaker kills after 30 s."
     )
+    serving_strict_columns: bool = Field(
+        default=False, description="Refuse a request of which no record has one of the model's columns."
+    )
+    serving_capture: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Folder for the requests and answers, in the format of SageMaker's data capture.",
+    )
+    serving_capture_percentage: float = Field(
+        default=100.0, ge=0, le=100, description="Share of the requests that are captured."
+    )
+    serving_capture_max_bytes: int = Field(
+        default=1 << 30,
+        ge=1 << 20,
+        le=1 << 50,
+        description="Maximum size of the folder of captured requests, in bytes; the oldest files are removed.",
+    )
     sagemaker_default_invocations_accept: str = Field(
         default=JSON, description="Format of a response, if the client sends no Accept or `*/*`."
     )

@@ -31,6 +31,7 @@ PREVIOUS = "previous_eval_output"
 PAYLOAD_ARCHIVE, PAYLOAD_CHECK = "payload.tar.gz", "payload_check.json"
 SIGNATURE, TABLE_METADATA, DATA_PROFILE_TEXT = "signature.json", "metadata.json", "data_profile.txt"
 EVALUATION, METRICS_REPORT, METRICS_SUMMARY = "evaluation.json", "metrics_report.json", "metrics_summary.txt"
+MONITOR_REPORT, VIOLATIONS, MONITOR_HISTORY = "monitor_report.html", "violations.json", "history.jsonl"
 JOB_TYPES = ("training", "validation", "testing", "calibration")
 
 _IN, _OUT = "processing/input", "processing/output"
@@ -152,6 +153,35 @@ class PayloadSettings(RecordSettings, ProcessingSettings):
         return value
 
 
+class MonitorSettings(ProcessingSettings):
+    """Environment of Monitoring."""
+
+    fail_on_violation: bool = Field(False, description="End with exit code 2 if something is out of bounds.")
+    alpha: float = Field(
+        0.01, gt=0, lt=1, description="Probability of a false alarm of a run, over all of its comparisons."
+    )
+    max_distance: float = Field(
+        0.05,
+        ge=0,
+        le=1,
+        description="Largest change of a distribution: the distance of Kolmogorov-Smirnov, the share of records in "
+        "other categories, or of a text classifier the AUROC minus 0.5.",
+    )
+    max_psi: float = Field(0.2, ge=0, description="Largest population stability index.")
+    max_share: float = Field(
+        0.01, ge=0, le=1, description="Largest change of the share of missing, unreadable and unknown values."
+    )
+    max_metric_drop: float = Field(0.02, ge=0, le=1, description="Largest drop of AUROC and accuracy.")
+    sample_rows: int = Field(
+        2000, ge=50, le=100_000, description="Records, chosen by a hash, of which texts and scores are computed."
+    )
+    compare_words: bool = Field(True, description="Train a classifier that tells new texts from old ones.")
+    id_field: str | None = Field(None, description="Column of ids of the labels. Default: that of the training data.")
+    label_field: str | None = Field(None, description="Column of the labels. Default: that of the training data.")
+    endpoint_name: str | None = Field(None, description="Read captures below a folder of this name only.")
+    window_hours: float | None = Field(None, gt=0, description="Read captured requests of the last hours only.")
+
+
 _MODEL_INPUT = StepFolder(
     "model_input", f"{_IN}/model", (ARCHIVED_MODEL, artifacts.MODEL_ONNX), "model.tar.gz, or the files of model/."
 )
@@ -222,6 +252,13 @@ PYTORCH_TRAINING = StepContract(
             required=False,
         ),
         StepFolder("pretrained", "input/data/pretrained", ("*",), "Pretrained encoders.", required=False),
+        StepFolder(
+            "initial_model",
+            "input/data/initial_model",
+            (ARCHIVED_MODEL, artifacts.MODEL_STATE),
+            "An earlier model, from whose weights the training starts.",
+            required=False,
+        ),
         StepFolder(
             "hyperparameters",
             "code/hyperparams",
@@ -339,6 +376,35 @@ PAYLOAD = StepContract(
     outputs=(StepFolder("payload_sample", _OUT, (PAYLOAD_ARCHIVE, PAYLOAD_CHECK), "The requests and check results."),),
     settings=PayloadSettings,
 )
+MONITOR = StepContract(
+    name="Monitoring",
+    kind="processing",
+    command="monitor",
+    about="Compare the records that a deployed model received with those that it was trained on. Runs if the "
+    "configuration has monitor; on AWS, in a pipeline of its own.",
+    inputs=(
+        _MODEL_INPUT,
+        StepFolder("records", f"{_IN}/data", ("*",), "Raw records in any format of training, or captured requests."),
+        StepFolder("labels", f"{_IN}/labels", TABLE_FILES, "Labels that arrived later, by id.", required=False),
+        StepFolder(
+            "history",
+            f"{_IN}/history",
+            (MONITOR_HISTORY,),
+            "Earlier runs. Default: those in the output.",
+            required=False,
+        ),
+        _SETTINGS_INPUT,
+    ),
+    outputs=(
+        StepFolder(
+            "monitoring",
+            f"{_OUT}/monitor",
+            (MONITOR_REPORT, VIOLATIONS, artifacts.METRICS),
+            f"The report, what is out of bounds, and all comparisons; {MONITOR_HISTORY} grows with each run.",
+        ),
+    ),
+    settings=MonitorSettings,
+)
 REGISTRATION = StepContract(
     name="Registration",
     kind="registration",
@@ -377,5 +443,6 @@ STEPS = (
     PAYLOAD,
     REGISTRATION,
     BATCH_SCORE,
+    MONITOR,
 )
 PROCESSING_STEPS = {step.command: step for step in STEPS if step.kind == "processing" and step.command is not None}

@@ -9,8 +9,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from contracts.steps import BATCH_SCORE, MODEL_METRICS
-from pipeline.config import BatchScore, Condition, Mlflow, PipelineConfig, Registration, Search
+from contracts.steps import MODEL_METRICS
+from pipeline.config import BatchScore, Condition, Mlflow, Monitor, PipelineConfig, Registration, Search
 from pipeline.config_aws import (
     Asynchronous,
     Aws,
@@ -23,7 +23,7 @@ from pipeline.config_aws import (
     Spot,
     Training,
 )
-from pipeline.graph import AFTER_CONDITION, CONDITION, EDGES, FAIL, ORDER, outside_inputs
+from pipeline.graph import AFTER_CONDITION, CONDITION, EDGES, FAIL, OPTIONAL, ORDER, outside_inputs
 
 PICTURE = Path(__file__).with_name("pipeline.md")
 LONG_FORM = 4  # words of a form that is described once
@@ -34,6 +34,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "condition": Condition,
     "registration": Registration,
     "batch_score": BatchScore,
+    "monitor": Monitor,
     "mlflow": Mlflow,
     "aws": Aws,
     "aws.steps.STEP": Machine,
@@ -63,7 +64,7 @@ def picture() -> str:
     lines.append(f"  {CONDITION} -->|holds| {AFTER_CONDITION[0].name}")
     lines.append(f"  {CONDITION} -->|does not hold| {FAIL}")
     for name, (step, folder) in outside_inputs().items():
-        assert not folder.required or step is BATCH_SCORE, "required inputs of steps that always run need solid lines"
+        assert not folder.required or step.name in OPTIONAL, "required inputs of steps that always run need solid lines"
         lines.append(f"  {name}[/{name}/] -.-> {step.name}")
     return "\n".join([*lines, "```"])
 

@@ -1,4 +1,4 @@
-"""The commands: python -m pipeline definition|upsert|start|run --config FILE."""
+"""The commands: python -m pipeline definition|upsert|start|schedule|put-metrics|run --config FILE."""
 
 import argparse
 import sys
@@ -31,6 +31,13 @@ def _run(options: argparse.Namespace) -> int:
         from pipeline.aws.definition import definition
 
         print(definition(config), end="")
+        return 0
+    if options.command in ("schedule", "put-metrics"):
+        from pipeline.aws.errors import aws_errors
+        from pipeline.aws.monitor import put_metrics, schedule
+
+        with aws_errors(f"{options.command} of {config.name!r}"):
+            print(schedule(config) if options.command == "schedule" else put_metrics(config))
         return 0
     if options.command in ("upsert", "start"):
         from pipeline.aws.deploy import start, upsert
@@ -66,6 +73,8 @@ def _parser() -> argparse.ArgumentParser:
         ("definition", "print the SageMaker pipeline's definition as JSON; makes no AWS calls"),
         ("upsert", "create or update the pipeline on AWS; prints its ARN"),
         ("start", "start an execution on AWS; prints its ARN"),
+        ("schedule", "schedule the monitor of the newest approved model on AWS, with its alarm; prints the ARN"),
+        ("put-metrics", "put the metrics of the monitor's newest run to CloudWatch"),
         ("run", "run the steps on this machine; steps without changes are not run again"),
     ):
         command = commands.add_parser(name, help=about, description=about)

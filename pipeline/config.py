@@ -9,7 +9,7 @@ from contracts.serving import CSV, MOST_TRANSFORM_MIB, PAYLOAD_MIB, TRANSFORM_RE
 from contracts.tuning import Tuning
 from contracts.value_types import LARGEST_NUMBER, Json, MetricOfSplit, Number, Tags, TrackingName, TrackingUri
 from pipeline.config_aws import Aws
-from pipeline.config_types import Approval, CardText, Image, JsonPath, Name, Section
+from pipeline.config_types import Approval, CardText, Image, JsonPath, Name, S3Folder, Schedule, Section
 from pipeline.json_path import reads_cells
 
 _SHARED: tuple[str, ...] = ("metric", "trials", "max_hours", "parallel", "space")  # settings of both engines
@@ -222,6 +222,27 @@ class Mlflow(Section):
     )
 
 
+class Monitor(Section):
+    """Watch the deployed model (docs/monitor.md): the step Monitoring; on AWS, in the pipeline NAME-monitor."""
+
+    schedule: Schedule = Field(
+        default="rate(7 days)", description="When it runs on AWS: an expression of EventBridge Scheduler."
+    )
+    time_zone: str = Field(default="UTC", description="Time zone of the schedule.")
+    captured: S3Folder | None = Field(
+        default=None, description="Folder of the captured requests on AWS. Default: that of aws.deploy.real_time."
+    )
+    labels: S3Folder | None = Field(default=None, description="Folder of labels that arrive later, on AWS.")
+    alarm_topic: str | None = Field(
+        default=None,
+        description="ARN of an SNS topic for an alarm when a run fails, or something is out of bounds. Default: no "
+        "alarm.",
+    )
+    schedule_role: str | None = Field(
+        default=None, description="ARN of the role with which the schedule starts the pipeline. Default: aws.role."
+    )
+
+
 class PipelineConfig(Section):
     """A pipeline."""
 
@@ -245,6 +266,7 @@ class PipelineConfig(Section):
     batch_score: BatchScore | None = Field(
         default=None, description="Score records with the new model. Default: no such step."
     )
+    monitor: Monitor | None = Field(default=None, description="Watch the deployed model. Default: no such step.")
     mlflow: Mlflow | None = Field(default=None, description="Send the results to an MLflow server. Default: none.")
     aws: Aws | None = Field(default=None, description="The pipeline on AWS.")
 

@@ -64,6 +64,9 @@ CacheAge = Annotated[
         "a duration in days, hours and minutes, such as P30D, PT12H or P1DT6H30M",
     ),
 ]
+Schedule = Annotated[
+    str, Pattern(r"(rate|cron|at)\([^()]+\)", "an expression such as rate(7 days) or cron(0 6 ? * MON *)")
+]
 Image = Annotated[
     str,
     Pattern(r"[^\s@]+@sha256:[0-9a-f]{64}", "an image with its digest: REPOSITORY@sha256: and 64 hexadecimal digits"),

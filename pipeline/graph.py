@@ -7,6 +7,7 @@ from contracts.steps import (
     BATCH_SCORE,
     DATA_LOADING,
     MODEL_METRICS,
+    MONITOR,
     PACKAGE,
     PAYLOAD,
     PYTORCH_TRAINING,
@@ -59,13 +60,15 @@ EDGES: dict[tuple[str, str], Source] = {
     (REGISTRATION.name, "payload_sample"): Source(PAYLOAD, "payload_sample"),
     (REGISTRATION.name, "metrics_output"): Source(MODEL_METRICS, "metrics_output"),
     (BATCH_SCORE.name, "packaged_model"): Source(PACKAGE, "packaged_model"),
+    (MONITOR.name, "model_input"): Source(PACKAGE, "packaged_model"),
 }
 
 BEFORE_CONDITION = (DATA_LOADING, TABULAR_PREPROCESSING, PYTORCH_TRAINING, TRACKING, MODEL_METRICS)
-AFTER_CONDITION = (PACKAGE, PAYLOAD, REGISTRATION, BATCH_SCORE)
+AFTER_CONDITION = (PACKAGE, PAYLOAD, REGISTRATION, BATCH_SCORE, MONITOR)
 ORDER = (*BEFORE_CONDITION, *AFTER_CONDITION)
 
-OPTIONAL = {TRACKING.name: "mlflow", BATCH_SCORE.name: "batch_score"}  # steps that need a section, with its name
+# Steps that need a section, with its name.
+OPTIONAL = {TRACKING.name: "mlflow", BATCH_SCORE.name: "batch_score", MONITOR.name: "monitor"}
 SEVERAL_INSTANCES = (TABULAR_PREPROCESSING.name, PYTORCH_TRAINING.name, BATCH_SCORE.name)
 
 

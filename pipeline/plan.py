@@ -18,6 +18,7 @@ from contracts.step_contract import StepContract, StepSettings
 from contracts.steps import (
     BATCH_SCORE,
     MODEL_METRICS,
+    MONITOR,
     PAYLOAD,
     REGISTRATION,
     TABULAR_PREPROCESSING,
@@ -174,6 +175,11 @@ class Plan:
         return next(step for step in self.steps if step.contract is contract)
 
     @property
+    def watches(self) -> bool:
+        """Return whether the plan is that of the pipeline with the step Monitoring alone."""
+        return [step.contract for step in self.steps] == [MONITOR]
+
+    @property
     def before_condition(self) -> tuple[StepContract, ...]:
         """Return the steps that run whether the condition holds or not."""
         return tuple(step.contract for step in self.steps if step.contract not in AFTER_CONDITION)
@@ -263,7 +269,8 @@ def _steps_that_are_on(config: PipelineConfig, outside: Mapping[str, str], secti
     """Return the steps of this configuration; raise ContractError for a setting or input of no step, or of another."""
     _require_known("settings", config.settings, (step.name for step in ORDER), "step")
     _require_known(section, outside, outside_inputs(), "external input")
-    optional = {TRACKING.name: config.tracked_by_step, BATCH_SCORE.name: config.batch_score is not None}
+    optional = {name: getattr(config, needed) is not None for name, needed in OPTIONAL.items()}
+    optional[TRACKING.name] = config.tracked_by_step
     given = {f"settings.{name}": name for name in config.settings}
     given |= {f"{section}.{name}": outside_inputs()[name][0].name for name in outside}
     given |= {f"aws.steps.{name}": name for name in (config.aws.steps if config.aws else ())}

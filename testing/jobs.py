@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +138,9 @@ def write_hyperparameters(paths: JobPaths, overrides: dict[str, Any] | None = No
     (paths.config / "hyperparameters.json").write_text(json.dumps(values))
 
 
-def start_train(paths: JobPaths, *, warm: bool = False, **environment: str) -> subprocess.Popen | WarmProcess:
+def start_train(
+    paths: JobPaths, *, warm: bool = False, arguments: Sequence[str] = (), **environment: str
+) -> subprocess.Popen | WarmProcess:
     """Start `python -m container train`; its output goes to train.log under the root.
 
     Args:
@@ -146,13 +148,13 @@ def start_train(paths: JobPaths, *, warm: bool = False, **environment: str) -> s
     """
     if warm:
         return WarmProcess(
-            ["-m", "container", "train", "--root", str(paths.root)],
+            ["-m", "container", "train", "--root", str(paths.root), *arguments],
             environment={**os.environ, "OMP_NUM_THREADS": "1", **environment},
             output=paths.root / "train.log",
         )
     with (paths.root / "train.log").open("ab") as log:
         return subprocess.Popen(
-            [sys.executable, "-m", "container", "train", "--root", str(paths.root)],
+            [sys.executable, "-m", "container", "train", "--root", str(paths.root), *arguments],
             cwd=REPOSITORY,
             env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
             stdout=log,
@@ -180,9 +182,11 @@ def start_until(
     return process
 
 
-def run_train(paths: JobPaths, *, expect: int = 0, warm: bool = True, **environment: str) -> str:
+def run_train(
+    paths: JobPaths, *, expect: int = 0, warm: bool = True, arguments: Sequence[str] = (), **environment: str
+) -> str:
     """Run the job to its end and return its log; the exit code must be `expect`. See start_train for `warm`."""
-    process = start_train(paths, warm=warm, **environment)
+    process = start_train(paths, warm=warm, arguments=arguments, **environment)
     try:
         exit_code = process.wait(timeout=600)
     finally:

@@ -25,6 +25,7 @@ EVERYTHING: dict[str, Any] = {
     "inputs": {
         "input_data": "s3://raw/table/",
         "pretrained": "s3://raw/encoders",
+        "initial_model": "s3://raw/initial",
         "model_artifacts_input": "s3://raw/artifacts",
         "previous_eval_output": "s3://raw/previous",
         "inference_scripts_input": "s3://raw/scripts",

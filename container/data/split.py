@@ -99,11 +99,15 @@ class PreparedSplit:
 
     def pack(self, positions: np.ndarray, *, filler: bool = False) -> PackedBatch:
         """Return the records at `positions`; see pack_records."""
-        parts, indices = zip(*map(self._locate, self._in_file(positions)))
-        packed = pack_records(RecordArrays.gathered(parts, indices), filler=filler)
+        packed = pack_records(self.take(positions), filler=filler)
         if self._targets is None:
             return packed
         return replace(packed, targets=torch.from_numpy(self._targets[self._in_file(positions)]))
+
+    def take(self, positions: np.ndarray) -> RecordArrays:
+        """Return a copy of the records at `positions`, without groups."""
+        parts, indices = zip(*map(self._locate, self._in_file(positions)))
+        return RecordArrays.gathered(parts, indices)
 
     def _locate(self, position: int) -> tuple[RecordArrays, int]:
         batch = bisect_right(self._starts, position) - 1

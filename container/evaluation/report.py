@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
 from markupsafe import Markup
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
@@ -62,7 +62,7 @@ def render_report(
     main = headline_split(analyses)
     labels = evaluation.class_labels
     order = sorted(analyses.values(), key=lambda analysis: analysis is not main)
-    return _template().render(
+    return template("container.evaluation", "report.html").render(
         evaluation=evaluation,
         run=evaluation.run,
         labels=labels,
@@ -105,9 +105,10 @@ def _search(evaluation: EvaluationInput, val: SplitAnalysis) -> TuningSection:
 
 
 @functools.cache
-def _template() -> Template:
+def template(package: str, name: str) -> Template:
+    """Return the template of a page, with the filters and the style of all pages."""
     environment = Environment(
-        loader=PackageLoader("container.evaluation", "."),
+        loader=ChoiceLoader([PackageLoader(each, ".") for each in dict.fromkeys((package, "container.evaluation"))]),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -116,7 +117,7 @@ def _template() -> Template:
     environment.filters.update(
         percent=charts.percent, metric=_metric, count=_count, number=_number, setting=shown_setting
     )
-    return environment.get_template("report.html")
+    return environment.get_template(name)
 
 
 def _tiles(analysis: SplitAnalysis, labels: Sequence[int | str]) -> list[Tile]:

@@ -146,6 +146,19 @@ class Member:
 
 
 @dataclass(frozen=True)
+class InitialModel:
+    """A model folder of an earlier job.
+
+    Attributes:
+        source: what the user named. digest: of the weights.
+    """
+
+    source: Path
+    folder: Path
+    digest: str
+
+
+@dataclass(frozen=True)
 class Job:
     """One training job on this host, with prepared data.
 
@@ -156,6 +169,7 @@ class Job:
             the best run of a search.
         members: networks, of which hp.ensemble_model makes the model; the workers train those that are not finished.
         fold: rows of train that are left out.
+        initial: the model from whose weights the training starts.
     """
 
     paths: JobPaths
@@ -166,6 +180,7 @@ class Job:
     kind: JobKind = "whole"
     members: tuple[Member, ...] = ()
     fold: Fold | None = None
+    initial: InitialModel | None = None
 
     @property
     def trains(self) -> bool:

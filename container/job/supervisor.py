@@ -27,7 +27,8 @@ from container.job.hosts.control import Control
 from container.job.hosts.gpus import count_gpus
 from container.job.hosts.network import check_interfaces
 from container.job.hosts.topology import Topology
-from container.job.job import Job, JobKind, Member, Scratch
+from container.job.initial_model import check_encoders, check_settings, find_initial_model
+from container.job.job import InitialModel, Job, JobKind, Member, Scratch
 from container.job.launch.run_queue import NETWORKS, Shares, show_curves
 from container.job.launch.workers import JobStopHandler, Workers
 from container.job.preflight import check_before_preparing, choose_job_settings, processes_per_host
@@ -43,6 +44,7 @@ from container.training.identity import check_resumable
 from container.tuning.ensemble import plan_members, train_members
 from contracts import artifacts
 from contracts.atomic_files import settle_replacement
+from contracts.errors import ContractError
 from contracts.file_systems import LOCK, alone_in, naming_full_disk
 from contracts.hyperparameter_files import TRAINING_JOB, GivenSettings, read_settings, with_own_checkpoints
 from contracts.hyperparameters import Hyperparameters
@@ -81,6 +83,7 @@ class _Plan:
         given: what the user set; a preset chooses other settings.
         hosts: number of hosts.
         first: the folder of the best trial, which is the first network of several.
+        initial: the model from whose weights the training starts.
     """
 
     paths: JobPaths
@@ -90,6 +93,7 @@ class _Plan:
     num_gpus: int
     kind: JobKind = "whole"
     first: Path | None = None
+    initial: InitialModel | None = None
 
     @property
     def num_workers(self) -> int:
@@ -113,12 +117,19 @@ class _Plan:
         return replace(self, hp=hp)
 
 
-def train(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None, fresh: bool = False) -> int:
+def train(
+    paths: JobPaths,
+    *,
+    tuning: Mapping[str, Any] | None = None,
+    fresh: bool = False,
+    initial_model: Path | None = None,
+) -> int:
     """Run the training job under `paths`.
 
     Args:
         tuning: search for the best hyperparameters first, with these settings of the search in addition.
         fresh: start over, as with resume=false.
+        initial_model: the folder of an earlier job, or its model, from whose weights the training starts.
 
     Returns:
         0 if every artifact is complete; 1 after a failure, with both failure files written; 143 if stopped on request:
@@ -152,7 +163,9 @@ def train(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None, fresh: bo
                 host = _Host(Scratch(Path(scratch)), control, stop, timeline)
                 try:
                     with naming_full_disk(*paths.written, Path(scratch)):
-                        return _run(paths, host, partial(read_settings, tuning=tuning, fresh=fresh))
+                        paths = find_channels(paths)
+                        initial = find_initial_model(paths, initial_model, scratch=host.scratch.folder)
+                        return _run(paths, host, partial(read_settings, tuning=tuning, fresh=fresh), initial)
                 finally:
                     settle_replacement(paths.model)
         except AnotherJobError:
@@ -184,8 +197,13 @@ def _hear(control: Control | None, stop: JobStopHandler, key: str) -> None:
     signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
-def _run(paths: JobPaths, host: _Host, read_given: Callable[[JobPaths], GivenSettings]) -> int:
-    plan = _resolve(find_channels(paths), host, read_given)
+def _run(
+    paths: JobPaths,
+    host: _Host,
+    read_given: Callable[[JobPaths], GivenSettings],
+    initial: InitialModel | None,
+) -> int:
+    plan = _resolve(paths, host, read_given, initial)
     meet_hosts(host.control, plan.hp, plan.num_workers)
     if host.topology.size > 1:
         host.timeline.mark("meet hosts")
@@ -198,18 +216,27 @@ def _run(paths: JobPaths, host: _Host, read_given: Callable[[JobPaths], GivenSet
     return _end(job, host, agree_on_verdict(host.control, _finish(job, host, failure)))
 
 
-def _resolve(paths: JobPaths, host: _Host, read_given: Callable[[JobPaths], GivenSettings]) -> _Plan:
+def _resolve(
+    paths: JobPaths,
+    host: _Host,
+    read_given: Callable[[JobPaths], GivenSettings],
+    initial: InitialModel | None,
+) -> _Plan:
     """Read the settings, and check all that needs no data."""
     given = with_classes_of_train(read_given(paths), paths)
     hosts, num_gpus = host.topology.size, count_gpus()
     check_interfaces(os.environ, num_gpus=num_gpus)
-    plan = _Plan(paths, given, choose_job_settings(paths, given, hosts=hosts, num_gpus=num_gpus), hosts, num_gpus)
+    hp = choose_job_settings(paths, given, hosts=hosts, num_gpus=num_gpus)
+    plan = _Plan(paths, given, hp, hosts, num_gpus, initial=initial)
+    if initial is not None:
+        check_settings(initial, hp)
     if host.topology.leads and os.environ.get(TRAINING_JOB):
         _warn_about_interruptions(paths, plan.hp)
     check_channels(paths, host.topology)
     if plan.hp.tuning is None:
         plan.check()
-        plan.check_checkpoints()
+        if initial is None:  # otherwise, other settings start over
+            plan.check_checkpoints()
     host.timeline.mark("read contracts")
     return plan
 
@@ -246,7 +273,17 @@ def _prepare(plan: _Plan, host: _Host, *, on_inputs: Callable[[], None]) -> tupl
         clear_checkpoints(plan.paths.checkpoints)
         if plan.hp.num_members > 1:
             remove_folder(plan.paths.ensemble)
-    plan.check_checkpoints(prepared)
+    if plan.initial is not None:
+        check_settings(plan.initial, plan.hp)  # a preset may choose an ensemble by the data
+        check_encoders(plan.initial, plan.hp, prepared)
+        prepared = prepared.starting_from(plan.initial.digest)
+        try:
+            plan.check_checkpoints(prepared)
+        except ContractError as error:
+            logger.info("starting from %s; the checkpoints are removed: %s", plan.initial.source, error.cause)
+            clear_checkpoints(plan.paths.checkpoints)
+    else:
+        plan.check_checkpoints(prepared)
     host.timeline.mark("prepare data")
     return plan, prepared
 
@@ -267,7 +304,9 @@ def _produce(plan: _Plan, host: _Host) -> tuple[Job, Failure | None]:
             if shares.parallel > 1:
                 train_members(members, prepared, shares=shares)
                 host.timeline.mark("train networks")
-        job = Job(plan.paths, plan.hp, host.scratch, prepared.folder, host.timeline, plan.kind, members)
+        job = Job(
+            plan.paths, plan.hp, host.scratch, prepared.folder, host.timeline, plan.kind, members, initial=plan.initial
+        )
         host.stop.interrupts = False
         ranks = {"hosts": plan.hosts, "per_host": plan.num_workers}
         if plan.num_gpus and host.topology.leads and not several:

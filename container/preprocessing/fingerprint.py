@@ -15,7 +15,7 @@ from contracts.input_files import exists, files_below, is_foreign
 from contracts.model_classes import FROM_SCRATCH
 from contracts.paths import JobPaths
 
-FORMAT_VERSION = 10
+FORMAT_VERSION = 11
 FINGERPRINT_LENGTH = 20
 ENCODER = "the encoder "  # begins the name of its contents
 TOKENIZER_SUFFIXES = (".json", ".txt", ".model")

@@ -13,10 +13,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pydantic_core import to_json
 
 from container.cores import available_cores
 from container.job.log_once import log_detail
 from container.preprocessing.data_summary import log_split, summarize_split
+from container.preprocessing.distributions import TableDistributions
 from container.preprocessing.fingerprint import (
     ENCODER,
     FINGERPRINT_LENGTH,
@@ -26,7 +28,7 @@ from container.preprocessing.fingerprint import (
 )
 from container.preprocessing.fit import fit_preprocessing, learn_label_map
 from container.preprocessing.precomputed import load_precomputed, selected_features
-from container.preprocessing.prepared import MARKER, SUMMARY, PreparedData, open_prepared
+from container.preprocessing.prepared import DISTRIBUTIONS, MARKER, SUMMARY, PreparedData, open_prepared
 from container.preprocessing.risk_tables import fold_of
 from container.preprocessing.scan import TableColumns, scan_held_out, scan_train
 from container.preprocessing.slice_workers import SliceSettings, SliceWorkers
@@ -206,6 +208,9 @@ def _prepare(
             digests[split] = written.digest
             summary["splits"][split] = summarize_split(statistics[split], written, fitted, train=statistics["train"])
             log_split(split, summary["splits"][split])
+            if split == "train":
+                distributions = TableDistributions.of(statistics[split], written, fitted, files=files[split])
+                (target / DISTRIBUTIONS).write_bytes(to_json(distributions))
     (target / SUMMARY).write_text(json.dumps(summary, indent=1, allow_nan=False), "utf-8")
     marker = {
         "rows": {split: described["rows"] for split, described in summary["splits"].items()},

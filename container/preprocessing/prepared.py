@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,8 @@ from contracts.errors import ContractError
 
 MARKER = "prepared.json"
 SUMMARY = "summary.json"
+INITIAL_MODEL = "the initial model"  # a name among the digests of the inputs
+DISTRIBUTIONS = "distributions.json"  # of train
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,10 @@ class PreparedData:
     digests: Mapping[str, Any]
     summary: Mapping[str, Any]
     reused: bool = False
+
+    def starting_from(self, digest: str | None) -> "PreparedData":
+        """Return the data of a job that starts from a model whose weights have a digest."""
+        return self if digest is None else replace(self, digests={**self.digests, INITIAL_MODEL: digest})
 
     @property
     def tabular_dim(self) -> int:

@@ -148,6 +148,10 @@ class Preprocessor:
             pa.RecordBatch.from_pydict(columns), TransformCounts(len(rows), dropped, imputed, unseen, counts)
         )
 
+    def unknown(self, role: str) -> int | None:
+        """Return the id of the token for text that a field's tokenizer does not know; None without one."""
+        return self._processors[role].tokenizer.unknown
+
     def absent(self) -> pa.RecordBatch:
         """Return a prepared record without any column: what a missing value and a missing text become.
 

@@ -24,6 +24,7 @@ from container.evaluation.predictions import SplitPredictions, write_out_of_fold
 from container.export.artifacts import export_model
 from container.job.job import Job, write_json
 from container.models.ensemble import Network
+from container.monitoring.baseline import Scores, hashed_rows, write_baseline
 from container.parallel.mesh import RankMesh
 from container.preprocessing.scan import TableColumns
 from container.results.companion import Combined, add_companion
@@ -78,6 +79,7 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
             costs.update(measure_costs(folder, model, hp, val=val, decision=decision, companion=companion))
         expected, labels = decision.probabilities(served["val"]), data.prepared.fitted.class_labels
         variants.extend(write_variants(folder, model, hp, val=val, expected=expected, class_labels=labels))
+        _write_baseline(folder, data, trained.logits["test"], decision)
 
     files = export_model(
         job, model, data=data.prepared, samples=val, decision=decision, companion=companion, add=add_variants
@@ -120,6 +122,13 @@ def _remove_optional(folder: Path) -> None:
 def _explained_split(hp: Hyperparameters, data: JobData) -> str:
     """Return the split on which importance is measured: test if the networks trained on val, and test has labels."""
     return "test" if hp.pools_val and (data.splits["test"].column("label").to_numpy() >= 0).any() else "val"
+
+
+def _write_baseline(folder: Path, data: JobData, logits: np.ndarray, decision: Decision) -> None:
+    train, test = data.splits["train"], data.splits["test"]
+    probabilities, labels = np.exp(decision.log_probabilities(logits)), data.prepared.fitted.class_labels
+    scores = Scores.of(probabilities, test.column("label").to_numpy(), labels)
+    write_baseline(folder, data.prepared, train.take(hashed_rows(len(train))), scores)
 
 
 def _with_records(

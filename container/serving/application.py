@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 from waitress.channel import ClientDisconnected
 
 from container.errors import ClientGone
+from container.serving.capture import Capture
 from container.serving.errors import RequestError, as_request_error, check_limit, error_body
 from container.serving.gunzip import Gunzipped
 from container.serving.model_process import ModelProcess
@@ -55,6 +56,8 @@ class Application:
         self.statuses: Counter[int] = Counter()
         self._model = model
         self._settings = settings
+        folder = settings.serving_capture
+        self._capture = None if folder is None else Capture(folder, settings)
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
         self._counting, self._measuring = threading.Lock(), threading.Lock()
         self._parameters: bytes | None = None  # of a batch transform
@@ -145,7 +148,10 @@ class Application:
             cause = f"Content-Encoding {encoding!r} is not supported"
             raise RequestError(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, cause, "Send gzip, or the body without compression.")
         with self._place(num_bytes):
-            return self._model.answer(body, headers, environ.get(CLIENT))
+            answer, media_type, status = self._model.answer(body, headers, environ.get(CLIENT))
+            if self._capture is not None and status == HTTPStatus.OK:
+                self._capture.add(body, num_bytes, headers, (answer, media_type))
+            return answer, media_type, status
 
     def _respond(self, answer: Callable[[], tuple[bytes, str, HTTPStatus]]) -> Response:
         """Return what `answer` returns, or the response for the error that it raises."""

@@ -17,10 +17,11 @@ from container.attribution.reasons import Work, direct, run_steps
 from container.data.records import RecordArrays
 from container.errors import RecordTooLongError
 from container.predictor import Predictor  # public, also for the scripts of a package
+from container.serving.absent_columns import AbsentColumns
 from container.serving.calibration import calibrated
 from container.serving.errors import RequestError
 from container.serving.parts import Part
-from container.serving.requests import Request
+from container.serving.requests import ABSENT, Request
 from container.tables.table_file import Origin, check_names, missing_column
 from contracts.errors import ContractError, one_line
 from contracts.package_inputs import CalibrationMap
@@ -62,6 +63,7 @@ class Prepared:
         errors: the errors of the invalid records, in order. [N - V]
         table: the raw records, if the client asks for reasons. [N]
         question: what the client asks for.
+        absent: the columns that no record has.
     """
 
     records: Sequence[RecordArrays]
@@ -70,16 +72,18 @@ class Prepared:
     errors: Sequence[str]
     table: pa.Table | None = None
     question: Question | None = None
+    absent: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The probabilities [V, K] and reasons [V] of the valid records among N; `valid` and `errors` as in Prepared."""
+    """The probabilities [V, K] and reasons [V] of the valid records among N; the others as in Prepared."""
 
     probabilities: np.ndarray
     valid: np.ndarray
     errors: Sequence[str]
     reasons: Sequence[dict[str, Any]] | None = None
+    absent: frozenset[str] = frozenset()
 
 
 class ServedModel:
@@ -91,13 +95,14 @@ class ServedModel:
         id_name: the column of ids in the training data.
     """
 
-    def __init__(self, predictor: Predictor, *, report_invalid: bool = False) -> None:
+    def __init__(self, predictor: Predictor, *, report_invalid: bool = False, strict_columns: bool = False) -> None:
         self.feature_inputs = predictor.feature_inputs
         self.class_labels = predictor.class_labels
         self.id_name, *_ = predictor.other_columns
         self._predictor = predictor
         self._report_invalid = report_invalid
         self._calibration: CalibrationMap | None = None
+        self._absent = AbsentColumns(refuse=strict_columns)
 
     @classmethod
     def load(cls, folder: str | Path, settings: ServingSettings) -> Self:
@@ -120,7 +125,11 @@ class ServedModel:
             for name in predictor.feature_inputs:
                 if name not in declared:
                     raise missing_column(name, declared, "SERVING_CSV_COLUMNS")
-        model = cls(predictor, report_invalid=settings.serving_invalid_records == "report")
+        model = cls(
+            predictor,
+            report_invalid=settings.serving_invalid_records == "report",
+            strict_columns=settings.serving_strict_columns,
+        )
         path = folder / CALIBRATION
         if path.is_file():
             model.calibrate(CalibrationMap.read(path))
@@ -177,7 +186,7 @@ class ServedModel:
                 for records, row in zip(part.records, part.indices)
             ]
             reasons = [run_steps(each, compute, run) for each in steps]
-        return Scored(probabilities, part.valid, part.errors, reasons)
+        return Scored(probabilities, part.valid, part.errors, reasons, part.absent)
 
     def prepare(self, request: Request) -> Iterator[Prepared]:
         """Return the records of a request, preprocessed in parts.
@@ -214,14 +223,20 @@ class ServedModel:
         indices = np.flatnonzero(valid).tolist()
         causes = [one_line(errors[row]) for row in sorted(errors)]
         asked = None if part.question is None else table
-        return Prepared(records * len(indices), indices, valid, causes, asked, part.question)
+        absent = json.loads(((None if table is None else table.schema.metadata) or {}).get(ABSENT, b"[]"))
+        return Prepared(records * len(indices), indices, valid, causes, asked, part.question, frozenset(absent))
 
     def compute(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
         """Return the probabilities of record indices[i] of records[i], before the package's calibration. [N, K]"""
         return self._predictor.compute(records, indices)
 
     def decide(self, parts: Sequence[Scored]) -> Prediction:
-        """Return the response's content for the parts of a request, with the probabilities that `compute` returned."""
+        """Return the response's content for the parts of a request, with the probabilities that `compute` returned.
+
+        Raises:
+            RequestError: 400, SERVING_STRICT_COLUMNS is true, and no record has a column.
+        """
+        self._absent.count(frozenset.intersection(*(part.absent for part in parts)))
         probabilities = np.concatenate([part.probabilities for part in parts])
         decision = self._predictor.decision
         decided = decision.decide(probabilities)

@@ -5,7 +5,7 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import cast
@@ -43,6 +43,7 @@ def predict(
     reading: Reading = Reading(),  # noqa: B008 - frozen
     level: str | None = None,
     top: int | None = None,
+    watch: Callable[[TableSlice], object] = lambda _: None,
 ) -> int:
     """Write a row per record: id, predicted label, a probability per class, the error of an invalid record.
 
@@ -56,6 +57,7 @@ def predict(
         output: the file to write; its suffix decides the format.
         reading: how the files are read.
         level, top: as for Predictor.explain.
+        watch: is called with each slice of the records.
 
     Returns:
         0.
@@ -66,7 +68,7 @@ def predict(
     set_up_logging()
     began = time.monotonic()
     question = None if level is None else Question(cast(Level, level), top)
-    rows, invalid, error = _predict(model, inputs, output, reading, question)
+    rows, invalid, error = _predict(model, inputs, output, reading, question, watch=watch)
     seconds = time.monotonic() - began
     logger.info("%s: %s records predicted in %.1f s", output, f"{rows - invalid:,}", seconds)
     if invalid:
@@ -78,7 +80,13 @@ def predict(
 
 
 def _predict(
-    model: Path, inputs: Sequence[Path], output: Path, reading: Reading, question: Question | None
+    model: Path,
+    inputs: Sequence[Path],
+    output: Path,
+    reading: Reading,
+    question: Question | None,
+    *,
+    watch: Callable[[TableSlice], object],
 ) -> tuple[int, int, str]:
     """Return the number of records, the number of invalid ones among them, and the error of the first."""
     check_output(output)
@@ -103,6 +111,7 @@ def _predict(
         with ExitStack() as stack:
             writer = None
             for piece, prediction in _predictions(served, table, columns, question):
+                watch(piece)
                 found = _rows(piece, prediction, id_name)
                 writer = writer or stack.enter_context(TableWriter(output, found.schema))
                 writer.write(found)

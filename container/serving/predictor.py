@@ -70,7 +70,7 @@ class Predictor:
         batch_size: int,
         max_tokens: int | None = None,
     ) -> None:
-        self._preprocessor = preprocessor
+        self.preprocessor = preprocessor
         self._backend = backend
         self.decision = decision
         self._batch_size = batch_size
@@ -138,17 +138,17 @@ class Predictor:
     @property
     def feature_inputs(self) -> tuple[str, ...]:
         """Return the raw columns that a record needs, in the order of CSV without a header."""
-        return self._preprocessor.fitted.feature_inputs
+        return self.preprocessor.fitted.feature_inputs
 
     @property
     def text_fields(self) -> Sequence[TextField]:
         """Return the text columns with their settings."""
-        return self._preprocessor.fitted.text_fields
+        return self.preprocessor.fitted.text_fields
 
     @property
     def other_columns(self) -> tuple[str | None, ...]:
         """Return the columns of the training data that a record does not need: the id, the label, weight and group."""
-        return self._preprocessor.fitted.other_columns
+        return self.preprocessor.fitted.other_columns
 
     def predict(self, records: "Sequence[Mapping[str, Any]] | pd.DataFrame | pa.Table | pa.RecordBatch") -> np.ndarray:
         """Return the class probabilities of raw records.
@@ -182,9 +182,9 @@ class Predictor:
         """
         # Without the label, which must not have an effect, not even one that training never saw.
         inputs = table.select([name for name in table.column_names if name not in self.other_columns])
-        fields = self._preprocessor.fitted.text_fields
+        fields = self.preprocessor.fitted.text_fields
         origin = origin or Origin()
-        transformed = self._preprocessor.transform(inputs, origin=origin, max_tokens=self._max_tokens)
+        transformed = self.preprocessor.transform(inputs, origin=origin, max_tokens=self._max_tokens)
         self._warn_of_unknown(inputs, transformed.counts.unseen)
         records = RecordArrays.from_batch(transformed.batch, [field.role for field in fields])
         if (limit := self._max_tokens) is not None:
@@ -195,7 +195,7 @@ class Predictor:
 
     def _warn_of_unknown(self, table: "pa.Table", unseen: Mapping[str, int]) -> None:
         """Warn once of each column in which most values are categories that train lacks: they are written otherwise."""
-        fitted = self._preprocessor.fitted
+        fitted = self.preprocessor.fitted
         for name, count in unseen.items():
             if name in self._warned or count < _FEWEST_VALUES / 2:
                 continue
@@ -280,7 +280,7 @@ class Predictor:
 
     def check_question(self, table: "pa.Table", question: Question, *, origin: Origin | None = None) -> None:
         """Raise RecordTooLongError if a record has too many parts, before it is prepared."""
-        check_pieces(table, self._preprocessor.fitted, question.level, origin=origin or Origin())
+        check_pieces(table, self.preprocessor.fitted, question.level, origin=origin or Origin())
 
     def check_explainable(self) -> None:
         """Raise ContractError if the model or its backend cannot give reasons."""
@@ -290,7 +290,7 @@ class Predictor:
         self, table: "pa.Table", row: int, prepared: RecordArrays, *, question: Question, class_id: int | None = None
     ) -> Steps:
         """Return the steps of the computation of a record's reasons, for `run_steps`; `prepared`: the table's."""
-        model = Model(self._preprocessor, self.encode, self.score, alone=self._batch_size == 1)
+        model = Model(self.preprocessor, self.encode, self.score, alone=self._batch_size == 1)
         return reasons(model, table, row, prepared.tabular[row], question=question, class_id=class_id)
 
     @property
@@ -323,7 +323,7 @@ class Predictor:
                 f"{len(self.class_labels)} class_labels",
                 artifacts.MODEL_FIX,
             )
-        fitted = self._preprocessor.fitted
+        fitted = self.preprocessor.fitted
         record = dict.fromkeys(self.feature_inputs) | dict.fromkeys(fitted.text_columns, "a")
         prepared = self.prepare(records_to_table([record], self.feature_inputs))
         try:

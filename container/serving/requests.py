@@ -43,6 +43,7 @@ HEADER = "X-Amzn-SageMaker-Custom-Attributes"
 _EXPLAIN_FORM = (
     f'Send one of {", ".join(LEVELS)}, or in JSON {{"level": "column", "top": 5}}; in {HEADER}: explain=column,top=5.'
 )
+ABSENT = b"absent"  # in the metadata of a table of records: the columns that none of them has, as JSON
 _SEPARATOR = re.compile(r"[,;\s]+")
 _YES, _NO = ("", "true", "True", True), ("false", "False", "off", False, None, {})
 _LARGEST = 9  # digits of `top`
@@ -117,6 +118,15 @@ def read_request(
     return Request(body, media_type, limits, asked)
 
 
+def json_records(body: bytes, media_type: str, columns: Sequence[str]) -> Iterator[Any]:
+    """Yield the records of a JSON or JSON Lines body with all their columns; raise RequestError if it is neither."""
+    lines = media_type == JSON_LINES
+    for value, _ in _lines(body) if lines else _json_values(_json_content(body, columns)[0], columns):
+        if isinstance(value, RequestError):
+            raise value
+        yield _record(value, columns)
+
+
 def _json_parts(values: Iterable[tuple[Any, int]], columns: Sequence[str]) -> Iterator[Part]:
     """Group records, each with its size; a record that cannot be read is an error as a value."""
 
@@ -130,7 +140,10 @@ def _json_parts(values: Iterable[tuple[Any, int]], columns: Sequence[str]) -> It
                 causes[i] = f"record {first + i + 1}: {shown(record)} is not an object"
         if causes:
             raise ContractError.of_rows(causes, _JSON_FIX)
-        return records_to_table(records, columns, first=first)
+        table = records_to_table(records, columns, first=first)
+        absent = [name for name in columns if table[name].null_count == len(records)]
+        absent = [name for name in absent if not any(name in record for record in records)]
+        return table.replace_schema_metadata({ABSENT: json.dumps(absent)}) if absent else table
 
     blank = dict.fromkeys(columns)
     for rows, first in grouped(values):

@@ -101,7 +101,7 @@ def run(step: StepRun) -> None:
     Raises:
         ContractError: an artifact is missing or does not load, or a script or the calibration is invalid.
     """
-    source, model = _model_folder(step)
+    source, model = model_folder(step)
     members: dict[str, Path | bytes] = dict(served_files(source, model, include_weights=step.settings.include_weights))
     calibration = step.input("calibration_model")
     if calibration is not None:
@@ -129,7 +129,7 @@ def run(step: StepRun) -> None:
     )
 
 
-def _model_folder(step: StepRun) -> tuple[Path, Path]:
+def model_folder(step: StepRun) -> tuple[Path, Path]:
     """Return the input's folder or archive, for messages, and the folder of the model's files."""
     folder = step.required_input("model_input")
     archive = folder / ARCHIVED_MODEL
@@ -158,8 +158,8 @@ def served_files(source: Path, model: Path, *, include_weights: bool) -> dict[st
                 "Provide the complete model/ of a completed training job.",
             )
     more = {*model.glob("model.*.onnx"), *model.glob("model*.onnx.data")}  # variants, and weights beyond 2 GiB
-    if (model / artifacts.MODEL_FILES).is_file():  # version 0.2 did not write it
-        more.add(model / artifacts.MODEL_FILES)
+    # Earlier versions did not write these.
+    more |= {path for name in (artifacts.MODEL_FILES, artifacts.BASELINE) if (path := model / name).is_file()}
     if include_weights:
         more |= set(model.glob(artifacts.COMPANION))  # model.pth alone is the network without it
     tokenizers = set(files_below(model / artifacts.TOKENIZER).files) if exists(model / artifacts.TOKENIZER) else set()

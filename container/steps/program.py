@@ -1,6 +1,7 @@
 """Run a step's program by its contract: check inputs before and outputs after, and report the cause of a failure.
 
-A program is a module with a function `run(step: StepRun) -> None`; PROGRAMS lists them.
+A program is a module with a function `run(step: StepRun) -> int | None`, an exit code if it is not 0; PROGRAMS lists
+them.
 """
 
 import difflib
@@ -64,6 +65,7 @@ PROGRAMS = {
     "metrics": "container.steps.metrics.step",
     "package": "container.steps.packaging",
     "payload": "container.steps.payload",
+    "monitor": "container.steps.monitor",
 }
 assert PROGRAMS.keys() == PROCESSING_STEPS.keys(), "every processing job has a program"
 
@@ -102,7 +104,7 @@ class StepRun:
 
 
 def run_step(command: str, root: Path, arguments: Mapping[str, str], environment: Mapping[str, str]) -> int:
-    """Run the program of `command` under `root`; return 0 (completed) or 1 (failed).
+    """Run the program of `command` under `root`; return 0 (completed), 1 (failed) or the program's own exit code.
 
     The first line of output/message is the cause of a failure. No other step reads incomplete outputs.
 
@@ -137,7 +139,7 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
                 logger.info("%s: no input file with data was assigned to this host.", contract.name)
                 return COMPLETED
             with naming_full_disk(root):
-                _run(command, contract, root, settings, arguments)
+                code = _run(command, contract, root, settings, arguments)
             _check_outputs(contract, root)
     except Exception as error:
         failure = Failure.from_exception(error)
@@ -146,7 +148,7 @@ def run_step(command: str, root: Path, arguments: Mapping[str, str], environment
         _remove_outputs(contract, root)  # first: the disk may be full
         write_failure(failure, message)
         return FAILED
-    return COMPLETED
+    return code
 
 
 def _variables(contract: StepContract, root: Path, environment: Mapping[str, str]) -> dict[str, str]:
@@ -179,16 +181,14 @@ def _refuse_misspelt(contract: StepContract, environment: Mapping[str, str]) -> 
                 )
 
 
-def _run(
-    command: str, contract: StepContract, root: Path, settings: StepSettings, arguments: Mapping[str, str]
-) -> None:
+def _run(command: str, contract: StepContract, root: Path, settings: StepSettings, arguments: Mapping[str, str]) -> int:
     for folder in contract.inputs:
         _input_folder(contract, folder, root)
     volume = root / "processing"  # the job's storage; the container's other file systems may be small
     volume.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".scratch-", dir=volume) as scratch:
         program = import_module(PROGRAMS[command])
-        program.run(StepRun(contract, root, settings, arguments, Path(scratch)))
+        return program.run(StepRun(contract, root, settings, arguments, Path(scratch))) or COMPLETED
 
 
 def _input_folder(contract: StepContract, folder: StepFolder, root: Path) -> Path | None:

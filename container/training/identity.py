@@ -8,7 +8,7 @@ from typing import Any
 
 from container.data.sampler import BatchPlan
 from container.preprocessing.fingerprint import ENCODER
-from container.preprocessing.prepared import PreparedData
+from container.preprocessing.prepared import INITIAL_MODEL, PreparedData
 from container.training.checkpoint_files import newest_checkpoint
 from contracts.errors import ContractError
 from contracts.fingerprint import Fingerprint
@@ -28,7 +28,7 @@ def identity(hp: Hyperparameters, fitted_fingerprint: str, digests: Mapping[str,
     """
     settings = hp.model_dump(mode="json", include=set(hp.names_of("prepare", "train")))
     inputs = {f"the prepared rows of {split}": digests[split] for split in ("train", "val")}
-    inputs |= {name: digest for name, digest in digests.items() if name.startswith(ENCODER)}
+    inputs |= {name: digest for name, digest in digests.items() if name.startswith((ENCODER, INITIAL_MODEL))}
     return Fingerprint.of({**dict(sorted(settings.items())), **inputs, _FITTED: fitted_fingerprint})
 
 
@@ -70,7 +70,8 @@ def check_identity(saved: Mapping[str, Any], current: Fingerprint, *, folder: Pa
         {**newer, **without_former(saved)},
         began=f"the checkpoint in {folder} was trained with",
         fix="Undo the change; or start over with `train --fresh` (resume=false), which removes the checkpoints. "
-        "The model and the report of the finished job stay until the new ones are complete.",
+        "The model and the report of the finished job stay until the new ones are complete. To train its model further "
+        "on other data, use `train --initial-model JOB` with its folder.",
     )
 
 

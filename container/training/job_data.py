@@ -30,7 +30,7 @@ class JobData:
     @classmethod
     def open(cls, job: Job) -> "JobData":
         """Open the data that the supervisor prepared, without reading rows."""
-        prepared = open_prepared(job.prepared)
+        prepared = open_prepared(job.prepared).starting_from(job.initial and job.initial.digest)
         roles = [field.role for field in job.hp.text_fields]
         splits = {name: PreparedSplit(prepared.split(name), roles=roles) for name in job.splits}
         if job.hp.pools_val:

@@ -9,8 +9,9 @@ import numpy as np
 import torch
 
 from container.decision.deciding_rows import chosen_on, with_val_out_of_fold
-from container.job.job import Job
+from container.job.job import InitialModel, Job
 from container.models.build import build_classifier
+from container.models.carry_over import carry_over
 from container.models.classifier import Classifier
 from container.models.encoder import TextEncoder
 from container.models.families import FAMILIES
@@ -105,11 +106,14 @@ def train_and_predict(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFla
     return Trained(state, (checkpoint,), weights, logits)
 
 
-def build_model(hp: Hyperparameters, data: PreparedData, *, pretrained: bool = True) -> Classifier:
+def build_model(
+    hp: Hyperparameters, data: PreparedData, *, pretrained: bool = True, initial: InitialModel | None = None
+) -> Classifier:
     """Build the plain model on the CPU, with adapters if lora_rank is set.
 
     Args:
         pretrained: False: random weights, to be replaced by those of a checkpoint.
+        initial: the model whose weights replace them as far as they mean the same.
     """
     encoders = [data.encoders[field.role] for field in hp.text_fields]
     model = build_classifier(
@@ -119,6 +123,8 @@ def build_model(hp: Hyperparameters, data: PreparedData, *, pretrained: bool = T
         numeric_transform=data.fitted.numeric_transform,
         num_codes=data.fitted.num_codes,
     )
+    if initial is not None:
+        carry_over(model, data.fitted, data.folder, initial=initial.folder)
     add_lora(model, hp)
     return model
 
@@ -134,7 +140,7 @@ def _train(
 ) -> tuple[TrainingState, dict[int, np.ndarray]]:
     """Train; return the last state and what `Trainer.train` returns."""
     hp, train = job.hp, data.splits["train"]
-    model = build_model(hp, data.prepared)
+    model = build_model(hp, data.prepared, initial=job.initial if store.newest() is None else None)
     _log_parameters(hp, ranks, model)
     if ranks.is_first and _is_untested(model) and not checkpoint_folders(job.paths.checkpoints):
         from container.export.rehearsal import rehearse_export  # few jobs need its imports

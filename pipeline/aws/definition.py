@@ -47,7 +47,7 @@ def checked_definition(resolved: AwsPlan, overrides: Mapping[str, Any] | None = 
     aws = resolved.aws
     check_places(resolved)
     check_instances(resolved, overrides or {})
-    if aws.network_isolation:
+    if aws.network_isolation and not resolved.plan.watches:
         check_encoders_without_network(resolved.plan.encoders, aws.inputs)
     with sagemaker_sdk(aws.region):
         session = offline_session(aws.region, aws.bucket)
@@ -60,15 +60,16 @@ def build_pipeline(resolved: AwsPlan, session: Any) -> Any:
     """Return the SDK's Pipeline; the caller is within `sagemaker_sdk`."""
     from sagemaker.mlops.workflow.condition_step import ConditionStep
     from sagemaker.mlops.workflow.fail_step import FailStep
-    from sagemaker.mlops.workflow.pipeline import Pipeline
 
     config, plan = resolved.config, resolved.plan
     parameters = sdk_parameters(resolved.specs)
     build = Build(config, resolved.aws, plan, session, parameters, {})
     for step in plan.steps:
         build.steps[step.contract.name] = _STEPS[step.contract.kind](build, step)
-    if build.aws.deploy is not None:
+    if build.aws.deploy is not None and not plan.watches:
         build.steps.update(deploy_steps(build, build.aws.deploy))
+    if plan.watches:
+        return _pipeline(build, list(build.steps.values()))
     before = [step.name for step in plan.before_condition if step.name in build.steps]
     decide = ConditionStep(
         name=CONDITION,
@@ -77,12 +78,18 @@ def build_pipeline(resolved: AwsPlan, session: Any) -> Any:
         if_steps=[step for name, step in build.steps.items() if name not in before],
         else_steps=[FailStep(name=FAIL, description="Why it is not.", error_message=_reason(build))],
     )
+    return _pipeline(build, [*(build.steps[name] for name in before), decide])
+
+
+def _pipeline(build: Build, steps: list[Any]) -> Any:
+    from sagemaker.mlops.workflow.pipeline import Pipeline
+
     return Pipeline(
-        name=config.name,
-        parameters=list(parameters.values()),
+        name=build.config.name,
+        parameters=list(build.parameters.values()),
         pipeline_experiment_config=None,
-        steps=[*(build.steps[name] for name in before), decide],
-        sagemaker_session=session,
+        steps=steps,
+        sagemaker_session=build.session,
     )
 
 

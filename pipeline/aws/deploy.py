@@ -33,7 +33,7 @@ from pipeline.aws.parameters import (
     data_key_parameter,
     instance_count_parameter,
 )
-from pipeline.aws.resolve import aws_plan
+from pipeline.aws.resolve import aws_plan, monitor_plan
 from pipeline.aws.session import aws_session
 from pipeline.checks import check_encoders_without_network
 from pipeline.condition import limit_to_beat, measured_value
@@ -57,11 +57,13 @@ def upsert(config: PipelineConfig, *, replace: bool = False) -> str:
         ContractError: the configuration cannot run, or the pipeline of this name is another one.
     """
     resolved = aws_plan(config)
-    aws, definition = resolved.aws, checked_definition(resolved)  # nothing is sent before this check
-    session = aws_session(aws.region)
+    plans = [resolved] if config.monitor is None else [resolved, monitor_plan(config)]
+    definitions = [checked_definition(each) for each in plans]  # nothing is sent before this check
+    aws, session = resolved.aws, aws_session(resolved.aws.region)
     sagemaker, s3 = session.client("sagemaker"), session.client("s3")
-    if (deployed := _deployed(resolved, sagemaker)) is not None and not replace:
-        _require_ours(config, deployed, "Choose another name, or add --replace to replace that pipeline.")
+    for each in plans:
+        if (deployed := deployed_pipeline(each, sagemaker)) is not None and not replace:
+            _require_ours(each.config, deployed, "Choose another name, or add --replace to replace that pipeline.")
     check_account(resolved, session.client("sts"))
     if not check_bucket("aws.bucket", aws.bucket, aws.region, s3):
         raise ContractError(f"aws.bucket: {aws.bucket} does not exist", "Create it in aws.region, or correct the name.")
@@ -70,15 +72,20 @@ def upsert(config: PipelineConfig, *, replace: bool = False) -> str:
     if aws.deploy and aws.deploy.asynchronous and (answers := aws.deploy.asynchronous.output):
         check_bucket("aws.deploy.asynchronous.output", answers, aws.region, s3)
     check_estimate(resolved)
+    arns = [_write(each, definition, sagemaker, s3) for each, definition in zip(plans, definitions)]
+    return "\n".join(arns)
+
+
+def _write(resolved: AwsPlan, definition: str, sagemaker: Any, s3: Any) -> str:
     upload_settings(resolved, s3)
     request = {
-        "PipelineName": config.name,
-        "RoleArn": aws.role,
-        "PipelineDescription": _described(config),
+        "PipelineName": resolved.config.name,
+        "RoleArn": resolved.aws.role,
+        "PipelineDescription": _described(resolved.config),
         **_definition_argument(resolved, definition, s3),
     }
-    tags = {"Tags": resolved.tags} if aws.tags else {}
-    if deployed is None:
+    tags = {"Tags": resolved.tags} if resolved.aws.tags else {}
+    if deployed_pipeline(resolved, sagemaker) is None:
         return sagemaker.create_pipeline(**request, **tags)["PipelineArn"]
     arn = sagemaker.update_pipeline(**request)["PipelineArn"]
     if tags:
@@ -171,7 +178,7 @@ def _require_upserted(resolved: AwsPlan, client: Any) -> None:
     After an edit without `upsert`, the execution would have the earlier steps, and the later values that `start` sends.
     """
     config, specs = resolved.config, resolved.specs
-    deployed = _deployed(resolved, client)
+    deployed = deployed_pipeline(resolved, client)
     if deployed is None:
         raise ContractError(
             f"pipeline {config.name!r}: does not exist in {resolved.aws.region}", "Create it: python -m pipeline upsert"
@@ -191,7 +198,7 @@ def _require_upserted(resolved: AwsPlan, client: Any) -> None:
     )
 
 
-def _deployed(resolved: AwsPlan, client: Any) -> dict[str, Any] | None:
+def deployed_pipeline(resolved: AwsPlan, client: Any) -> dict[str, Any] | None:
     """Return the description of the pipeline on AWS; None where there is none."""
     try:
         return client.describe_pipeline(PipelineName=resolved.config.name)
@@ -279,7 +286,7 @@ def _check_storage(resolved: AwsPlan, values: Mapping[str, Any]) -> None:
 def registered_metric(config: PipelineConfig, sagemaker: Any, s3: Any) -> float | None:
     """Return the metric of the registered model to beat; print a line and return None where there is none."""
     only = {"ModelApprovalStatus": "Approved"} if config.condition.beat == "approved" else {}
-    for arn, package in _packages(sagemaker, config.group, only):
+    for arn, package in packages(sagemaker, config.group, only):
         metric = package.get("CustomerMetadataProperties", {}).get("condition_metric")
         uri = package.get("ModelMetrics", {}).get("ModelQuality", {}).get("Statistics", {}).get("S3Uri")
         if uri is None or metric != config.condition.metric:
@@ -297,7 +304,7 @@ def registered_metric(config: PipelineConfig, sagemaker: Any, s3: Any) -> float 
     return None
 
 
-def _packages(sagemaker: Any, group: str, only: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
+def packages(sagemaker: Any, group: str, only: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the name and the description of each model package, the newest first; none before the first run."""
     pages = sagemaker.get_paginator("list_model_packages").paginate(
         ModelPackageGroupName=group, SortBy="CreationTime", SortOrder="Descending", **only

@@ -35,6 +35,8 @@ def check_instances(resolved: AwsPlan, overrides: Mapping[str, Any]) -> None:
     types |= {f"parameter {name}": text for name, text in overrides.items() if name.endswith(INSTANCE_TYPE)}
     for key, instance_type in types.items():
         _check_type(key, instance_type, cuda=resolved.aws.accelerator == "cuda")
+    if resolved.plan.watches:
+        return
     training = PYTORCH_TRAINING.name
     group = resolved.aws.training.training_group
     key = f"aws.training.instance_groups.{group}" if group else f"aws.steps.{training}"

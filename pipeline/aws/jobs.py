@@ -7,7 +7,7 @@ from typing import Any
 
 from contracts.paths import SETTINGS_FILE
 from contracts.step_contract import StepContract, StepFolder
-from contracts.steps import EVALUATION, MODEL_METRICS, PYTORCH_TRAINING, TRACKING
+from contracts.steps import EVALUATION, MODEL_METRICS, MONITOR, PYTORCH_TRAINING, TRACKING
 from pipeline.aws.errors import aws_errors
 from pipeline.aws.parameters import (
     HYPERPARAMETER_PREFIX,
@@ -155,7 +155,8 @@ def processing_step(build: Build, plan: StepPlan) -> Any:
         files=[PropertyFile(name=CONDITION_FILE, output_name="metrics_output", path=EVALUATION)]
         if contract is MODEL_METRICS
         else [],
-        cached=mlflow is None,  # it completes also where the server has not the results
+        # Tracking completes also where the server has not the results, and new records may be in the same folder.
+        cached=mlflow is None and contract is not MONITOR,
         retry_policies=job_retries(aws),
     )
 
@@ -239,11 +240,11 @@ def input_uris(build: Build, plan: StepPlan) -> dict[str, Any]:
     uris: dict[str, Any] = {}
     for folder in plan.contract.inputs:
         origin = source(plan.contract, folder)
-        if origin is not None:
+        if f"{INPUT_PREFIX}{folder.name}" in build.parameters and folder.name in plan.outside:
+            uris[folder.name] = build.parameters[f"{INPUT_PREFIX}{folder.name}"]
+        elif origin is not None:
             uri = output_uri(build, origin.step, origin.output)
             uris[folder.name] = Join(on="/", values=[uri, origin.subfolder]) if origin.subfolder else uri
-        elif folder.name in plan.outside:
-            uris[folder.name] = build.parameters[f"{INPUT_PREFIX}{folder.name}"]
         elif folder.name == "settings" and plan.in_file:
             uris[folder.name] = _settings_uri(build, plan)
     return uris
@@ -278,6 +279,8 @@ def new_output(build: Build, contract: StepContract, folder: StepFolder) -> Any:
     from sagemaker.core.workflow.execution_variables import ExecutionVariables
     from sagemaker.core.workflow.functions import Join
 
+    if contract is MONITOR:
+        return f"{build.home}/{contract.name}"
     execution = ExecutionVariables.PIPELINE_EXECUTION_ID
     return Join(on="/", values=[build.home, execution, contract.name, folder.name])
 

@@ -1,12 +1,12 @@
 """A configuration for AWS with everything that follows from it, and the pipeline's parameters with their defaults."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_args
 
 from contracts.fingerprint import Fingerprint
-from contracts.steps import PYTORCH_TRAINING
+from contracts.steps import MONITOR, PYTORCH_TRAINING
 from pipeline.condition import unreachable
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Aws, Machine
@@ -22,6 +22,7 @@ THRESHOLD = "Threshold"
 TO_BEAT = "ToBeat"
 APPROVAL = "ApprovalStatus"
 CHECKPOINT_KEY = "CheckpointKey"
+CAPTURES = "capture"  # the folder of the requests that the endpoint captures
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class AwsPlan:
 
 
 def _specs(resolved: AwsPlan) -> dict[str, ParameterSpec]:
-    config, aws, plan = resolved.config, resolved.aws, resolved.plan
+    aws, plan = resolved.aws, resolved.plan
     specs: dict[str, ParameterSpec] = {}
 
     def add(name: str, default: str | float, about: str, *, key: str = "", choices: tuple[str, ...] = ()) -> None:
@@ -146,9 +147,19 @@ def _specs(resolved: AwsPlan) -> dict[str, ParameterSpec]:
             about = f"S3 URI: {step.contract.input(logical).about}"
             add(f"{INPUT_PREFIX}{logical}", uri, about, key=f"aws.inputs.{logical}")
         # The step cache compares only the URIs of inputs. A training has its checkpoint folder for the same purpose.
+        if step.contract is MONITOR:  # which is not cached
+            continue
         if step.outside and (step.contract.kind == "processing" or (plan.tuner and step.contract.kind == "training")):
             about = f"Digest of the data under the inputs of {name}, which `start` computes."
             add(data_key_parameter(name), "not-looked-up", about)
+    if not plan.watches:
+        _add_of_training(resolved, add)
+    return specs
+
+
+def _add_of_training(resolved: AwsPlan, add: Callable[..., None]) -> None:
+    """Add the parameters of the condition, the registration and the training."""
+    config, aws, plan = resolved.config, resolved.aws, resolved.plan
     condition = config.condition
     about = f"{condition.metric} must be {condition.word} this."
     add(THRESHOLD, float(condition.threshold), about, key="condition")
@@ -163,7 +174,6 @@ def _specs(resolved: AwsPlan) -> dict[str, ParameterSpec]:
     for name, value in plan.step(PYTORCH_TRAINING).sent(plan.hyperparameters).items():
         if value and name not in plan.from_sections:
             add(f"{HYPERPARAMETER_PREFIX}{name}", value, f"Hyperparameter {name}.", key=f"hyperparameters.{name}")
-    return specs
 
 
 def sdk_parameters(specs: Mapping[str, ParameterSpec]) -> dict[str, Any]:

@@ -1,8 +1,10 @@
 """Resolve a configuration for AWS: check it as a whole, before anything is built or sent."""
 
+from dataclasses import replace
+
 from contracts.errors import ContractError
-from contracts.steps import BATCH_SCORE, PYTORCH_TRAINING, REGISTRATION
-from pipeline.aws.parameters import AwsPlan
+from contracts.steps import BATCH_SCORE, MONITOR, PYTORCH_TRAINING, REGISTRATION
+from pipeline.aws.parameters import CAPTURES, AwsPlan
 from pipeline.aws.session import partition_of
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import LONGEST_PROCESSING, Aws, Machine
@@ -11,7 +13,7 @@ from pipeline.plan import Plan, make_plan
 
 
 def aws_plan(config: PipelineConfig) -> AwsPlan:
-    """Check the configuration for AWS, and return it with what follows from it.
+    """Check the configuration for AWS, and return it with what follows from it, without the step Monitoring.
 
     Raises:
         ContractError: there is no section `aws`, or the configuration contradicts itself.
@@ -19,13 +21,14 @@ def aws_plan(config: PipelineConfig) -> AwsPlan:
     if config.aws is None:
         raise ContractError("aws: is missing", "Add the section aws: region, role, image and bucket at least.")
     partition_of(config.aws.region)
-    plan = make_plan(config, config.aws.inputs, section="aws.inputs", tuner=True)
+    plan = make_plan(config, {**config.aws.inputs, **_monitored(config)}, section="aws.inputs", tuner=True)
     if plan.tuner is not None and config.aws.training.tensorboard:
         raise ContractError(
             "aws.training.tensorboard: is true, but training jobs of SageMaker's tuner cannot upload curves",
             "Set it to false, or tuning.engine to container.",
         )
     _check_machines(config.aws, plan)
+    plan = replace(plan, steps=tuple(step for step in plan.steps if step.contract is not MONITOR))
     if config.aws.network_isolation and "mlflow_tracking_uri" in plan.hyperparameters:
         raise ContractError(
             "mlflow_tracking_uri: is a hyperparameter, but the training job has no network (aws.network_isolation)",
@@ -43,6 +46,46 @@ def aws_plan(config: PipelineConfig) -> AwsPlan:
             "Increase it, or reduce aws.steps.PyTorchTraining.max_runtime_seconds.",
         )
     return resolved
+
+
+def monitor_plan(config: PipelineConfig) -> AwsPlan:
+    """Return the plan of the pipeline NAME-monitor, which has the step Monitoring alone.
+
+    Raises:
+        ContractError: as `aws_plan`, or there is no section `monitor`.
+    """
+    main = aws_plan(config)
+    if config.monitor is None:
+        raise ContractError("monitor: is missing", "Add the section monitor.")
+    whole = make_plan(config, {**main.aws.inputs, **_monitored(config)}, section="aws.inputs", tuner=True)
+    watch = config.model_copy(update={"name": f"{config.name}-monitor"})
+    resolved = AwsPlan(watch, main.aws, whole)
+    step = whole.step(MONITOR)
+    inputs = {**step.outside, "history": monitor_folder(resolved), "model_input": f"{main.home}/no-model-chosen/"}
+    environment = {"FAIL_ON_VIOLATION": "true", **step.environment}  # a violation is a failed execution
+    step = replace(step, outside=inputs, environment=environment)
+    return replace(resolved, plan=replace(whole, steps=(step,)))
+
+
+def monitor_folder(resolved: AwsPlan) -> str:
+    """Return the S3 folder of the outputs of Monitoring, which each run replaces; its history goes on."""
+    return f"{resolved.home}/{MONITOR.name}/"
+
+
+def _monitored(config: PipelineConfig) -> dict[str, str]:
+    """Return the S3 folders of the external inputs of Monitoring, by logical name."""
+    if config.monitor is None or config.aws is None:
+        return {}
+    aws, monitor = config.aws, config.monitor
+    captures = aws.deploy is not None and aws.deploy.real_time is not None and aws.deploy.real_time.capture_percent
+    default = f"s3://{aws.bucket}/{aws.prefix}/{config.name}/{CAPTURES}/" if captures else None
+    found = {"records": monitor.captured or default, "labels": monitor.labels}
+    if found["records"] is None:
+        raise ContractError(
+            "monitor.captured: is missing, and aws.deploy.real_time.capture_percent is 0",
+            "Set one of them: the monitor reads captured requests.",
+        )
+    return {name: uri for name, uri in found.items() if uri is not None}
 
 
 def _check_machines(aws: Aws, plan: Plan) -> None:

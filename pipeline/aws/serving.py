@@ -19,7 +19,7 @@ from pipeline.aws.jobs import (
     step,
     volume_key,
 )
-from pipeline.aws.parameters import APPROVAL
+from pipeline.aws.parameters import APPROVAL, CAPTURES
 from pipeline.card import DOMAIN, TASK, model_card
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Asynchronous, Deploy
@@ -189,7 +189,7 @@ def _capture(build: Build, deploy: Deploy) -> dict[str, Any] | None:
     return {
         "EnableCapture": True,
         "InitialSamplingPercentage": deploy.real_time.capture_percent,
-        "DestinationS3Uri": f"{build.home}/capture",
+        "DestinationS3Uri": f"{build.home}/{CAPTURES}",
         "CaptureOptions": [{"CaptureMode": "Input"}, {"CaptureMode": "Output"}],
         "CaptureContentTypeHeader": {"CsvContentTypes": [CSV], "JsonContentTypes": [JSON, JSON_LINES]},
         **key("KmsKeyId", build.aws.kms_key),

@@ -34,7 +34,7 @@ def local_aws():
         for bucket in ("raw", "my-bucket"):
             s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})
         s3.put_object(Bucket="raw", Key="table/part-0.csv", Body=b"a,b\n1,2\n")
-        for name in ("artifacts", "calibration", "encoders", "previous", "records", "scripts"):
+        for name in ("artifacts", "calibration", "encoders", "initial", "previous", "records", "scripts"):
             s3.put_object(Bucket="raw", Key=f"{name}/file", Body=b"of an input")
         with loopback_only():
             yield url

@@ -12,6 +12,7 @@ from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
 from contracts.step_contract import ProcessingSettings, StepContract, StepFolder
 from contracts.steps import (
     DATA_LOADING,
+    MONITOR,
     PROCESSING_STEPS,
     PYTORCH_TRAINING,
     REGISTRATION,
@@ -38,6 +39,9 @@ from testing.pipelines import (
     loopback_only,
     write_config,
 )
+
+# Those of the pipeline of the training.
+PROCESSING = [contract for contract in PROCESSING_STEPS.values() if contract is not MONITOR]
 
 
 def built(config):
@@ -179,7 +183,7 @@ def test_settings_of_the_sdk_on_this_machine_are_ignored_with_a_line(small, monk
     assert capfd.readouterr().err == line
 
 
-@pytest.mark.parametrize("contract", PROCESSING_STEPS.values(), ids=lambda step: step.name)
+@pytest.mark.parametrize("contract", PROCESSING, ids=lambda step: step.name)
 def test_a_processing_job_has_the_paths_of_its_contract(contract, full):
     sent = arguments(full, contract.name)
     assert sent["AppSpecification"]["ContainerEntrypoint"] == ["python", "-m", "container"]
@@ -192,7 +196,7 @@ def test_a_processing_job_has_the_paths_of_its_contract(contract, full):
     }
 
 
-@pytest.mark.parametrize("contract", PROCESSING_STEPS.values(), ids=lambda step: step.name)
+@pytest.mark.parametrize("contract", PROCESSING, ids=lambda step: step.name)
 def test_the_environment_of_a_step_is_read_by_its_contract(contract, full):
     sent = filled_in(arguments(full, contract.name).get("Environment", {}), defaults(full))
     assert set(sent) <= set(contract.settings.variables())
@@ -213,7 +217,7 @@ def test_every_input_is_joined_to_an_output_of_the_contract():
         assert source(contract, contract.input(name)) is origin
         assert origin.step.output(origin.output)
     joined = [folder.name for step in STEPS for folder in step.inputs if folder.required and not source(step, folder)]
-    assert joined == ["batch_input"], "of a step that is off by default"
+    assert joined == ["batch_input", "records"], "of steps that are off by default"
 
 
 def test_all_of_the_section_aws_reaches_the_jobs(full):
@@ -230,7 +234,7 @@ def test_all_of_the_section_aws_reaches_the_jobs(full):
     assert training["Tags"] == tags
     assert training["AlgorithmSpecification"]["TrainingImage"] == IMAGE
     assert defaults(full)["PyTorchTrainingInstanceCount"] == 2
-    for contract in PROCESSING_STEPS.values():
+    for contract in PROCESSING:
         sent = arguments(full, contract.name)
         assert sent["NetworkConfig"]["VpcConfig"] == vpc
         assert sent["NetworkConfig"]["EnableNetworkIsolation"] is (contract is not TRACKING)
@@ -238,7 +242,7 @@ def test_all_of_the_section_aws_reaches_the_jobs(full):
         assert sent["ProcessingResources"]["ClusterConfig"]["VolumeKmsKeyId"] == key
         assert sent["Tags"] == tags
         assert sent["AppSpecification"]["ImageUri"] == (MLFLOW["image"] if contract is TRACKING else IMAGE)
-    for step in STEPS:
+    for step in set(STEPS) - {MONITOR}:
         policies = all_steps(full)[step.name]["RetryPolicies"]
         assert {policy["MaxAttempts"] for policy in policies} == {5}
         assert {policy["BackoffRate"] for policy in policies} == {1.5}
@@ -258,7 +262,7 @@ def test_the_key_of_the_step_cache_has_no_execution_id(full):
 
 def test_new_data_under_the_same_uri_misses_the_step_cache(full):
     given = [name for name in defaults(full) if name.startswith("Input_")]
-    for contract in PROCESSING_STEPS.values():
+    for contract in PROCESSING:
         sent = arguments(full, contract.name)
         from_outside = any(f"Parameters.{name}" in json.dumps(sent["ProcessingInputs"]) for name in given)
         key = sent.get("Environment", {}).get("DATA_KEY")

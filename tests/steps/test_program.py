@@ -32,7 +32,8 @@ def test_a_link_to_nothing_in_an_input_is_an_error(tmp_path: Path) -> None:
 def test_a_program_reads_every_input_and_setting_of_its_contract_and_writes_every_output(command: str) -> None:
     contract, module = PROCESSING_STEPS[command], import_module(PROGRAMS[command])
     others = {getattr(value, "__module__", None) for value in vars(module).values()}  # of which it uses functions
-    parts = [module, program, *(import_module(name) for name in others if str(name).startswith("container.steps."))]
+    ours = [name for name in others if str(name).startswith(("container.steps.", "container.monitoring."))]
+    parts = [module, program, *map(import_module, ours)]
     source = "".join(map(inspect.getsource, parts))
     for folder in contract.inputs:
         assert f'input("{folder.name}")' in source, folder.name

@@ -46,7 +46,8 @@ def check_channels(paths: JobPaths, topology: Topology) -> None:
         channels = {name: dict(settings) for name, settings in content.items()}
     aliases = _aliases(channels, where=path)
     hosts = topology.size + len(topology.idle)
-    for name in (*SPLITS, *aliases, paths.pretrained.name, paths.precomputed_artifacts.name, paths.settings.name):
+    inputs = (paths.pretrained, paths.precomputed_artifacts, paths.settings, paths.initial_model)
+    for name in (*SPLITS, *aliases, *(path.name for path in inputs)):
         if name in channels:
             _check_readable(name, channels[name], hosts=hosts, where=str(path))
 

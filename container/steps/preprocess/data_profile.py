@@ -16,6 +16,7 @@ from container.steps.preprocess.column_sample import ColumnSample, NamedSample
 from container.tables.dates import read_dates
 from container.tables.duplicate_ids import DuplicateIds, count_shared
 from container.tables.number_notations import MISSING_NUMBERS, NULL
+from container.tables.row_sample import RowSample
 from container.tables.values import contiguous, keys
 from contracts.errors import one_line
 
@@ -43,11 +44,7 @@ class DataProfile:
         self._id_column = id_column
         self._ids = DuplicateIds(limit=EXACT_IDS)
         self._ids_of_splits = [DuplicateIds(limit=EXACT_IDS) for _ in splits]
-        self._sample: list[pa.Table] = []
-        self._sample_keys: list[np.ndarray] = []
-        self._sampled_rows = 0
-        self._sampled_bytes = 0
-        self._limit = np.iinfo(np.uint64).max
+        self._sample = RowSample(rows=SAMPLE_ROWS, num_bytes=SAMPLE_BYTES)
 
     @property
     def distinct_ids(self) -> int | None:
@@ -77,27 +74,13 @@ class DataProfile:
             self._ids.add(ids)
             for code, of_split in enumerate(self._ids_of_splits):
                 of_split.add(ids.filter(pa.array(splits == code)))
-        self._add_to_sample(table, hashes * _MIX)
-        while self._sampled_rows > SAMPLE_ROWS or self._sampled_bytes > SAMPLE_BYTES:
-            self._limit = self._limit // 2
-            sample, self._sample = pa.concat_tables(self._sample), []
-            sample_keys, self._sample_keys = np.concatenate(self._sample_keys), []
-            self._sampled_rows = self._sampled_bytes = 0
-            self._add_to_sample(sample, sample_keys)
-
-    def _add_to_sample(self, table: pa.Table, sample_keys: np.ndarray) -> None:
-        chosen = sample_keys <= self._limit
-        if chosen.any():
-            rows = table.filter(pa.array(chosen)).combine_chunks()
-            self._sample.append(rows)
-            self._sample_keys.append(sample_keys[chosen])
-            self._sampled_rows += rows.num_rows
-            self._sampled_bytes += rows.nbytes
+        self._sample.add(table, hashes * _MIX)
 
     @property
     def sample(self) -> pa.Table | None:
         """The sampled rows; None without rows."""
-        return pa.concat_tables(self._sample) if self._sample else None
+        pieces = [table for table, _ in self._sample.pieces]
+        return pa.concat_tables(pieces) if pieces else None
 
     @property
     def missing(self) -> dict[str, list[int]]:

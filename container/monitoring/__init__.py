@@ -1,0 +1,1 @@
+"""Compare the records that a deployed model receives with those that it was trained on."""

@@ -1,0 +1,137 @@
+"""Schedule the monitor on AWS, with an alarm, and put the metrics of its newest run to CloudWatch."""
+
+import json
+from typing import Any
+
+from contracts.artifacts import METRICS
+from contracts.errors import ContractError
+from contracts.steps import MONITOR_HISTORY
+from pipeline.aws.deploy import deployed_pipeline, packages
+from pipeline.aws.errors import aws_errors
+from pipeline.aws.jobs import write_object
+from pipeline.aws.parameters import INPUT_PREFIX, AwsPlan
+from pipeline.aws.resolve import monitor_folder, monitor_plan
+from pipeline.aws.session import aws_session
+from pipeline.config import Monitor, PipelineConfig
+
+_PIPELINES = "AWS/Sagemaker/ModelBuildingPipeline"  # the service's namespace of the metrics of pipelines
+_OWN = "TextTableTrainer/Monitoring"
+_MOST_METRICS = 1000  # of a request of PutMetricData
+
+
+def schedule(config: PipelineConfig) -> str:
+    """Create or update the schedule of the pipeline NAME-monitor, and its alarm; return the ARN of the schedule.
+
+    The schedule has the newest approved model of the group: run this again after another one is approved.
+
+    Raises:
+        ContractError: there is no section `monitor`, no approved model, or `upsert` did not write the pipeline.
+    """
+    resolved, session = monitor_plan(config), aws_session(monitor_plan(config).aws.region)
+    monitor = config.monitor
+    assert monitor is not None, "monitor_plan requires it"
+    sagemaker, s3 = session.client("sagemaker"), session.client("s3")
+    pipeline = deployed_pipeline(resolved, sagemaker)
+    if pipeline is None:
+        raise ContractError(
+            f"pipeline {resolved.config.name!r}: does not exist in {resolved.aws.region}",
+            "Create it: python -m pipeline upsert",
+        )
+    model = _approved_model(config, sagemaker)
+    _begin_history(resolved, s3)
+    request = {
+        "Name": resolved.config.name,
+        "ScheduleExpression": monitor.schedule,
+        "ScheduleExpressionTimezone": monitor.time_zone,
+        "FlexibleTimeWindow": {"Mode": "OFF"},
+        "Target": {
+            "Arn": pipeline["PipelineArn"],
+            "RoleArn": monitor.schedule_role or resolved.aws.role,
+            "SageMakerPipelineParameters": {
+                "PipelineParameterList": [{"Name": f"{INPUT_PREFIX}model_input", "Value": model}]
+            },
+        },
+    }
+    if monitor.alarm_topic is not None:
+        session.client("cloudwatch").put_metric_alarm(**_alarm(resolved, monitor))
+    scheduler = session.client("scheduler")
+    try:
+        return scheduler.create_schedule(**request)["ScheduleArn"]
+    except scheduler.exceptions.ConflictException:
+        return scheduler.update_schedule(**request)["ScheduleArn"]
+
+
+def _approved_model(config: PipelineConfig, sagemaker: Any) -> str:
+    for _, package in packages(sagemaker, config.group, {"ModelApprovalStatus": "Approved"}):
+        return package["InferenceSpecification"]["Containers"][0]["ModelDataUrl"]
+    raise ContractError(
+        f"registration.group: {config.group} has no approved model to watch", "Approve one, then schedule its monitor."
+    )
+
+
+def _begin_history(resolved: AwsPlan, s3: Any) -> None:
+    """Write a history without runs, because a job fails for an input without objects."""
+    uri = f"{monitor_folder(resolved)}{MONITOR_HISTORY}"
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    try:
+        s3.head_object(Bucket=bucket, Key=key)
+    except s3.exceptions.ClientError:
+        write_object(resolved.aws, s3, uri=uri, content=b"\n")
+
+
+def _alarm(resolved: AwsPlan, monitor: Monitor) -> dict[str, Any]:
+    """Return an alarm on failed executions: a run in which something is out of bounds fails."""
+    return {
+        "AlarmName": resolved.config.name,
+        "AlarmDescription": "The monitor failed, or found something out of bounds: see its report.",
+        "AlarmActions": [monitor.alarm_topic],
+        "Namespace": _PIPELINES,
+        "MetricName": "ExecutionFailed",
+        "Dimensions": [{"Name": "PipelineName", "Value": resolved.config.name}],
+        "Statistic": "Sum",
+        "Period": 3600,
+        "EvaluationPeriods": 1,
+        "Threshold": 1.0,
+        "ComparisonOperator": "GreaterThanOrEqualToThreshold",
+        "TreatMissingData": "notBreaching",
+    }
+
+
+def put_metrics(config: PipelineConfig) -> str:
+    """Put the metrics of the newest run of the monitor to CloudWatch, and return a line about them.
+
+    Raises:
+        ContractError: there is no section `monitor`, or the monitor has not run.
+    """
+    resolved = monitor_plan(config)
+    session, uri = aws_session(resolved.aws.region), f"{monitor_folder(resolved)}{METRICS}"
+    bucket, _, key = uri.removeprefix("s3://").partition("/")
+    with aws_errors(uri, missing="Wait for the first run of the monitor."):
+        content = json.loads(session.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read())
+    data, cloudwatch = metric_data(content, pipeline=resolved.config.name), session.client("cloudwatch")
+    for first in range(0, len(data), _MOST_METRICS):
+        cloudwatch.put_metric_data(Namespace=_OWN, MetricData=data[first : first + _MOST_METRICS])
+    return f"{len(data)} metrics of the run of {content['time']} in {_OWN}"
+
+
+def metric_data(content: dict[str, Any], *, pipeline: str) -> list[dict[str, Any]]:
+    """Return the metrics of a run: violations, records, what was left out, metrics of labels, and each distance."""
+    of_pipeline = {"Name": "Pipeline", "Value": pipeline}
+    values: list[tuple[str, float, list[dict[str, str]]]] = [
+        ("Violations", content["violations"], []),
+        ("Records", content["records"], []),
+        ("LeftOut", sum(count for count, _ in content["left_out"].values()), []),
+        *((name, found["value"], []) for name, found in content["metrics"].items() if found["value"] is not None),
+        *(
+            (
+                "Distance",
+                each["distance"],
+                [{"Name": "Column", "Value": each["subject"][:255]}, {"Name": "Comparison", "Value": each["what"]}],
+            )
+            for each in content["comparisons"]
+        ),
+    ]
+    return [
+        {"MetricName": name, "Timestamp": content["time"], "Value": float(value), "Dimensions": [of_pipeline, *more]}
+        for name, value, more in values
+    ]
