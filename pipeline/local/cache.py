@@ -24,7 +24,7 @@ def code_digest(packages: Sequence[str] = ("contracts", "container")) -> str:
         [str(path.relative_to(REPOSITORY)), digest_of_file(path)]
         for package in packages
         for path in sorted((REPOSITORY / package).rglob("*"))
-        if path.suffix in (".py", ".html", ".json")
+        if path.suffix in (".py", ".html", ".css", ".json")
     ]
     return digest_of([files, _versions()])
 

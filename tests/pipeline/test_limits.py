@@ -12,7 +12,7 @@ from container.steps.program import _variables
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters, parse_hyperparameters
 from contracts.paths import SETTINGS_FILE, JobPaths
-from contracts.steps import PROCESSING_STEPS, PYTORCH_TRAINING, TABULAR_PREPROCESSING
+from contracts.steps import MONITOR, PROCESSING_STEPS, PYTORCH_TRAINING, TABULAR_PREPROCESSING
 from pipeline.aws.definition import definition
 from pipeline.aws.deploy import start, upsert
 from pipeline.aws.limits import _KEYS, _OPERATIONS, Value, _requests, key_of, value_of, violations
@@ -49,6 +49,9 @@ PACKAGE_JOB = {
     },
     "Tags": [{"Key": "team", "Value": "Größe 1"}],
 }
+
+# Those of the pipeline of the training.
+PROCESSING = [contract for contract in PROCESSING_STEPS.values() if contract is not MONITOR]
 
 
 @pytest.fixture(scope="module")
@@ -232,7 +235,7 @@ def test_an_argument_that_no_parameter_sets_is_named_by_its_key(pipelines):
 def test_a_long_value_is_in_a_file_that_the_job_gets_as_an_input(pipelines):
     plan = aws_plan(named("wide", wide())).plan
     steps = all_steps(pipelines["wide"])
-    for contract in (*PROCESSING_STEPS.values(), PYTORCH_TRAINING):
+    for contract in (*PROCESSING, PYTORCH_TRAINING):
         sent, in_file = steps[contract.name]["Arguments"], plan.step(contract).in_file
         training = contract is PYTORCH_TRAINING
         found = [
@@ -245,9 +248,7 @@ def test_a_long_value_is_in_a_file_that_the_job_gets_as_an_input(pipelines):
         assert all(uri.startswith("s3://my-bucket/teams/risk/wide/settings/") for uri in uris)
         values = sent.get("HyperParameters" if training else "Environment", {})
         assert not set(values) & set(in_file)
-    names = {
-        contract.name: set(plan.step(contract).in_file) for contract in (*PROCESSING_STEPS.values(), PYTORCH_TRAINING)
-    }
+    names = {contract.name: set(plan.step(contract).in_file) for contract in (*PROCESSING, PYTORCH_TRAINING)}
     assert names == {
         "DataLoading": set(),
         "TabularPreprocessing": {"LABEL_MAP"},
@@ -286,7 +287,7 @@ def test_a_hyperparameter_of_several_lines_or_beyond_the_hundredth_is_in_the_fil
     assert list(_not_sent(names)) == ["100", "101"]
 
 
-@pytest.mark.parametrize("contract", PROCESSING_STEPS.values(), ids=lambda step: step.name)
+@pytest.mark.parametrize("contract", PROCESSING, ids=lambda step: step.name)
 def test_a_step_reads_from_the_file_what_the_environment_lacks(contract, tmp_path):
     plan = make_plan(wide(), wide().aws.inputs).step(contract)
     directory = StepDirectory(tmp_path)

@@ -145,7 +145,7 @@ def test_a_trial_has_everything_that_the_section_aws_gives_a_training_job(job):
 
 def test_a_trial_has_the_channels_of_a_training_job(job):
     channels = {each["ChannelName"]: each["DataSource"]["S3DataSource"] for each in job["InputDataConfig"]}
-    assert list(channels) == ["train", "val", "test", "model_artifacts_input", "pretrained"]
+    assert list(channels) == ["train", "val", "test", "model_artifacts_input", "pretrained", "initial_model"]
     assert channels["train"]["S3DataDistributionType"] == "FullyReplicated"
 
 
