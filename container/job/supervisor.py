@@ -223,11 +223,11 @@ def _resolve(
     initial: InitialModel | None,
 ) -> _Plan:
     """Read the settings, and check all that needs no data."""
-    given = with_classes_of_train(read_given(paths), paths)
+    given_settings = with_classes_of_train(read_given(paths), paths)
     hosts, num_gpus = host.topology.size, count_gpus()
     check_interfaces(os.environ, num_gpus=num_gpus)
-    hp = choose_job_settings(paths, given, hosts=hosts, num_gpus=num_gpus)
-    plan = _Plan(paths, given, hp, hosts, num_gpus, initial=initial)
+    hp = choose_job_settings(paths, given_settings, hosts=hosts, num_gpus=num_gpus)
+    plan = _Plan(paths, given_settings, hp, hosts, num_gpus, initial=initial)
     if initial is not None:
         check_settings(initial, hp)
     if host.topology.leads and os.environ.get(TRAINING_JOB):

@@ -104,20 +104,20 @@ def _divided(weight: Tensor, meanings: Meanings) -> Tensor:
 
 def _meanings(model: Classifier, fitted: FittedPreprocessing, folder: Path) -> dict[str, Meanings]:
     names = {id(weight): name for name, weight in model.named_parameters()}
-    found: dict[str, Meanings] = {}
+    of_names: dict[str, Meanings] = {}
     for role, branch in model.branches.items():
         tokens = _tokens(folder / tokenizer_folder(role))
         for module in branch.modules():
             if isinstance(module, nn.Embedding) and module.num_embeddings >= len(tokens) > 0:
                 others = range(len(tokens), module.num_embeddings)
-                found[names[id(module.weight)]] = Meanings(0, [*tokens, *others], f"tokens of {role}")
+                of_names[names[id(module.weight)]] = Meanings(0, [*tokens, *others], f"tokens of {role}")
                 break
     output = model.fusion.output
     for weight in (output.weight, output.bias):
-        found[names[id(weight)]] = Meanings(0, list(map(str, fitted.class_labels)), "classes")
+        of_names[names[id(weight)]] = Meanings(0, list(map(str, fitted.class_labels)), "classes")
     if model.tabular is not None:
-        found |= {names[id(weight)]: meanings for weight, meanings in _of_table(model.tabular, fitted)}
-    return found
+        of_names |= {names[id(weight)]: meanings for weight, meanings in _of_table(model.tabular, fitted)}
+    return of_names
 
 
 def _of_table(tabular: Any, fitted: FittedPreprocessing) -> Iterator[tuple[Tensor, Meanings]]:

@@ -101,15 +101,15 @@ def check_columns(
 
 def _judged(families: Sequence[Sequence[Check]], settings: MonitorSettings) -> list[Check]:
     """Judge the checks; each family has an equal share of ALPHA, so that many columns do not hide the labels."""
-    found = []
+    judged = []
     for checks in families:
         p_values = iter(adjusted([check.p_value for check in checks if check.p_value is not None]))
         for check in checks:
             p_value = None if check.p_value is None else min(1.0, next(p_values) * len(families))
             large = check.distance > check.limit or (check.psi or 0.0) > settings.max_psi
             violated = large and (p_value is None or p_value < settings.alpha)
-            found.append(replace(check, p_value=p_value, violated=violated))
-    return sorted(found, key=lambda check: (not check.violated, -check.distance / max(check.limit, 1e-9)))
+            judged.append(replace(check, p_value=p_value, violated=violated))
+    return sorted(judged, key=lambda check: (not check.violated, -check.distance / max(check.limit, 1e-9)))
 
 
 def _check(subject: str, what: str, difference: Difference, limit: float, about: str) -> Check:
@@ -209,7 +209,7 @@ def _labels(baseline: Baseline, current: Current, settings: MonitorSettings) -> 
     about = f"the share of the outcome in a band of scores changed by {difference.distance:.1%} on average"
     yield _check(LABELS, "calibration", difference, settings.max_distance, about)
     for name in _WATCHED:
-        before, after = ((each.metrics or {}).get(name) or Estimate(None) for each in (then, now))
+        before, after = ((scores.metrics or {}).get(name) or Estimate(None) for scores in (then, now))
         if before.value is not None and after.value is not None:
             error, drop = np.hypot(before.standard_error or 0, after.standard_error or 0), before.value - after.value
             p_value = float(stats.norm.sf(drop / error)) if error else 1.0

@@ -129,21 +129,21 @@ def observe(
     """
     fitted = predictor.preprocessor.fitted
     profile = RecordProfile(fitted, baseline.table.categories)
-    found = collect(records.tables(scratch), profile, labels, sample_rows=sample_rows)
+    collected = collect(records.tables(scratch), profile, labels, sample_rows=sample_rows)
     _check_found(profile, records, labels)
-    sampled, codes = prepared(predictor, found.every, sample_rows)
+    sampled, codes = prepared(predictor, collected.every, sample_rows)
     texts, then = sampled_texts(sampled, predictor.preprocessor), baseline.scores.scores
     scores = labelled_scores = score(predictor, sampled, codes, then)
-    if found.counts is not None and not (codes >= 0).all():
-        labelled_scores = score(predictor, *prepared(predictor, found.known, sample_rows), then)
+    if collected.counts is not None and not (codes >= 0).all():
+        labelled_scores = score(predictor, *prepared(predictor, collected.known, sample_rows), then)
     return Current(
         profile=profile,
         texts=texts,
         lengths=token_lengths(sampled, list(texts)),
         told={role: tell_apart(baseline.texts[role], texts[role]) for role in texts if compare_words},
         scores=scores,
-        labels=None if found.counts is None else labelled(predictor.class_labels, found.counts.tolist()),
-        labelled=None if found.counts is None else labelled_scores,
+        labels=None if collected.counts is None else labelled(predictor.class_labels, collected.counts.tolist()),
+        labelled=None if collected.counts is None else labelled_scores,
         unknown_labels=labels.unknown,
     )
 

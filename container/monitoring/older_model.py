@@ -38,7 +38,7 @@ def write_baseline(paths: JobPaths) -> int:
     predictor = Predictor.load(paths.model)
     fitted = predictor.preprocessor.fitted
     settings = read_object(paths.model / artifacts.HYPERPARAMETERS, artifacts.MODEL_FIX)
-    found: dict[str, tuple[RecordProfile, Collected]] = {}
+    of_splits: dict[str, tuple[RecordProfile, Collected]] = {}
     names: tuple[str, ...] = ()
     for split, rows in (("train", SAMPLE_ROWS), ("test", _SCORED_ROWS)):
         files = find_data_files(paths.channel(split), settings.get(f"{split}_filename"))
@@ -46,8 +46,8 @@ def write_baseline(paths: JobPaths) -> int:
             names = columns_of(files)
         profile, labels = RecordProfile(fitted), Labels(fitted.labels)
         tables = _tables(files, [*fitted.feature_inputs, fitted.label_name])
-        found[split] = profile, collect(tables, profile, labels, sample_rows=rows)
-    profile, collected = found["train"]
+        of_splits[split] = profile, collect(tables, profile, labels, sample_rows=rows)
+    profile, collected = of_splits["train"]
     records, _ = prepared(predictor, collected.every, SAMPLE_ROWS)
     texts = sampled_texts(records, predictor.preprocessor)
     counts = [0] * len(predictor.class_labels) if collected.counts is None else collected.counts.tolist()
@@ -59,7 +59,7 @@ def write_baseline(paths: JobPaths) -> int:
         categories={name: Categories.of(of_column) for name, of_column in profile.categories.items()},
         lengths={role: Distribution.of(summary) for role, summary in token_lengths(records, list(texts)).items()},
     )
-    scores = score(predictor, *prepared(predictor, found["test"][1].every, _SCORED_ROWS))
+    scores = score(predictor, *prepared(predictor, of_splits["test"][1].every, _SCORED_ROWS))
     Baseline(1, table, texts, scores).save(paths.model)
     logger.info("%s: written from %d records of train", paths.model / artifacts.BASELINE, profile.rows)
     return 0

@@ -58,11 +58,11 @@ def _calibration(then: Scores, now: Scores | None) -> LineChart | None:
     series = [
         Series(
             name,
-            [each.mean_score for each in scores.calibration],
-            [each.observed for each in scores.calibration],
+            [band.mean_score for band in scores.calibration],
+            [band.observed for band in scores.calibration],
             style,
             dots=True,
-            whiskers=[each.interval for each in scores.calibration],
+            whiskers=[band.interval for band in scores.calibration],
         )
         for name, style, scores in (("then", "train", then), ("now", "val", now))
     ]

@@ -58,12 +58,12 @@ def upsert(config: PipelineConfig, *, replace: bool = False) -> str:
     """
     resolved = aws_plan(config)
     plans = [resolved] if config.monitor is None else [resolved, monitor_plan(config)]
-    definitions = [checked_definition(each) for each in plans]  # nothing is sent before this check
+    definitions = [checked_definition(plan) for plan in plans]  # nothing is sent before this check
     aws, session = resolved.aws, aws_session(resolved.aws.region)
     sagemaker, s3 = session.client("sagemaker"), session.client("s3")
-    for each in plans:
-        if (deployed := deployed_pipeline(each, sagemaker)) is not None and not replace:
-            _require_ours(each.config, deployed, "Choose another name, or add --replace to replace that pipeline.")
+    for plan in plans:
+        if (deployed := deployed_pipeline(plan, sagemaker)) is not None and not replace:
+            _require_ours(plan.config, deployed, "Choose another name, or add --replace to replace that pipeline.")
     check_account(resolved, session.client("sts"))
     if not check_bucket("aws.bucket", aws.bucket, aws.region, s3):
         raise ContractError(f"aws.bucket: {aws.bucket} does not exist", "Create it in aws.region, or correct the name.")
@@ -72,7 +72,7 @@ def upsert(config: PipelineConfig, *, replace: bool = False) -> str:
     if aws.deploy and aws.deploy.asynchronous and (answers := aws.deploy.asynchronous.output):
         check_bucket("aws.deploy.asynchronous.output", answers, aws.region, s3)
     check_estimate(resolved)
-    arns = [_write(each, definition, sagemaker, s3) for each, definition in zip(plans, definitions)]
+    arns = [_write(plan, definition, sagemaker, s3) for plan, definition in zip(plans, definitions)]
     return "\n".join(arns)
 
 

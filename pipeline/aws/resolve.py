@@ -79,13 +79,13 @@ def _monitored(config: PipelineConfig) -> dict[str, str]:
     aws, monitor = config.aws, config.monitor
     captures = aws.deploy is not None and aws.deploy.real_time is not None and aws.deploy.real_time.capture_percent
     default = f"s3://{aws.bucket}/{aws.prefix}/{config.name}/{CAPTURES}/" if captures else None
-    found = {"records": monitor.captured or default, "labels": monitor.labels}
-    if found["records"] is None:
+    places = {"records": monitor.captured or default, "labels": monitor.labels}
+    if places["records"] is None:
         raise ContractError(
             "monitor.captured: is missing, and aws.deploy.real_time.capture_percent is 0",
             "Set one of them: the monitor reads captured requests.",
         )
-    return {name: uri for name, uri in found.items() if uri is not None}
+    return {name: uri for name, uri in places.items() if uri is not None}
 
 
 def _check_machines(aws: Aws, plan: Plan) -> None:
