@@ -127,11 +127,11 @@ def files_below(folder: Path, *, ignored_prefixes: tuple[str, ...] = ()) -> List
         ContractError: the unfinished output of a step, a file or folder that cannot be read, a link that leads to
             nothing or back to a folder that contains it, a pipe, a socket, a device, or a name that is not UTF-8.
     """
-    found = Listing([], [])
-    _collect(folder, (os.path.realpath(folder),), ignored_prefixes, found)
-    found.files.sort()
-    found.ignored.sort()
-    return found
+    listing = Listing([], [])
+    _collect(folder, (os.path.realpath(folder),), ignored_prefixes, listing)
+    listing.files.sort()
+    listing.ignored.sort()
+    return listing
 
 
 def read_json(path: Path, fix: str) -> Any:

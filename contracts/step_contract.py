@@ -78,9 +78,9 @@ class StepSettings(StrictModel):
         Raises:
             ContractError: a required variable is missing, or a value is refused.
         """
-        given = {name: environment.get(name.upper(), "") for name in cls.model_fields}
+        texts = {name: environment.get(name.upper(), "") for name in cls.model_fields}
         try:
-            return cls.model_validate({name: value for name, value in given.items() if value.strip()})
+            return cls.model_validate({name: value for name, value in texts.items() if value.strip()})
         except ValidationError as error:
             first = error.errors()[0]
             reason = first["msg"].removeprefix("Value error, ")
@@ -91,8 +91,8 @@ class StepSettings(StrictModel):
             if first["type"] == "missing":
                 raise ContractError(f"{place}: is not set", f"Set it: {about}") from None
             raise ContractError(
-                f"{place}: {shown(given[name])} is invalid: {reason}",
-                f"{decimal_comma(given[name])}{about}{describe_limits(cls.model_fields[name])}",
+                f"{place}: {shown(texts[name])} is invalid: {reason}",
+                f"{decimal_comma(texts[name])}{about}{describe_limits(cls.model_fields[name])}",
             ) from None
 
     def to_environment(self) -> dict[str, str]:

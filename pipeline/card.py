@@ -25,12 +25,12 @@ def model_card(config: PipelineConfig, outcome: ConditionOutcome | None) -> str:
     if outcome is not None and outcome.value is not None:
         measured = {"name": condition.metric, "type": "number", "value": outcome.value}
         evaluation["metric_groups"] = [{"name": "decision", "metric_data": [measured]}]
-    given = {
+    sections = {
         "model_overview": {"model_creator": registration.creator},
         "business_details": {"business_problem": registration.problem},
         "intended_uses": {"intended_uses": registration.intended_uses, "risk_rating": registration.risk_rating},
         "additional_information": {"caveats_and_recommendations": registration.caveats},
     }
-    written = {section: {key: text for key, text in texts.items() if text} for section, texts in given.items()}
+    written = {section: {key: text for key, text in texts.items() if text} for section, texts in sections.items()}
     card = {section: texts for section, texts in written.items() if texts}
     return json.dumps({**card, "evaluation_details": [evaluation]}, sort_keys=True)

@@ -34,13 +34,13 @@ def print_estimate(aws: Aws, plan: Plan, *, rows: int | None = None) -> float | 
         command = [sys.executable, "-m", "container", "plan", *(f"--{name}={value}" for name, value in options.items())]
         try:
             ended = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT, check=False)
-            found = json.loads(Path(folder, "plan.json").read_text("utf-8")) if ended.returncode == 0 else None
+            answer = json.loads(Path(folder, "plan.json").read_text("utf-8")) if ended.returncode == 0 else None
         except (subprocess.TimeoutExpired, OSError, ValueError):
-            found = None
-    if found is None:
+            answer = None
+    if answer is None:
         return None
-    print(described(found, instance=instance, tokens=tokens, rows=rows), file=sys.stderr, flush=True)
-    return found["recommended"] and found["recommended"]["hours"]
+    print(described(answer, instance=instance, tokens=tokens, rows=rows), file=sys.stderr, flush=True)
+    return answer["recommended"] and answer["recommended"]["hours"]
 
 
 def training_instance(aws: Aws) -> str:

@@ -29,14 +29,14 @@ def compile_path(path: str) -> Select:
     """
     parts, place = [], 1
     while place < len(path):
-        found = _PART.match(path, place)
-        if found is None:
+        part = _PART.match(path, place)
+        if part is None:
             raise ValueError(
                 f"its part from {path[place:]!r} is none of .name, ['name'], [index], [start:end], a list of names, a "
                 "list of indices and ranges, and *"
             )
-        parts.append(found)
-        place = found.end()
+        parts.append(part)
+        place = part.end()
     return partial(_select, parts)
 
 
@@ -49,11 +49,11 @@ def _select(parts: Sequence[re.Match[str]], record: Any) -> Any:
     values, several = [record], False  # several: whether the parts so far can select another number of values than one
     for part in parts:
         if part["all"] is not None:
-            values, several = [each for value in values for each in _all_values(value)], True
+            values, several = [inner for value in values for inner in _all_values(value)], True
         elif part["places"] is not None:
             places = [_place(text) for text in part["places"].split(",")]
             several = several or len(places) > 1 or isinstance(places[0], slice)
-            values = [each for value in values for each in _at(places, value)]
+            values = [inner for value in values for inner in _at(places, value)]
         else:
             names = [part["name"]] if part["name"] is not None else re.findall(r"'([^']*)'", part["names"])
             one = len(names) == 1

@@ -40,19 +40,19 @@ class TokenBag:
         texts = list(texts)
         vocabulary = 1 + max(int(text.tokens.max(initial=0)) for text in texts)
         size = vocabulary + BUCKETS
-        found = np.zeros(size, np.int64)
+        counts = np.zeros(size, np.int64)
         for text in texts:
             records, ids = _occurrences(text, vocabulary)
-            found += np.bincount(np.unique(records * size + ids) % size, minlength=size)
+            counts += np.bincount(np.unique(records * size + ids) % size, minlength=size)
         num_records = sum(len(text.token_offsets) - 1 for text in texts)
-        usable = np.flatnonzero((found >= _FEWEST_RECORDS) & (found < num_records))
-        chosen = np.sort(usable[np.argsort(-found[usable], kind="stable")][:limit])
+        usable = np.flatnonzero((counts >= _FEWEST_RECORDS) & (counts < num_records))
+        chosen = np.sort(usable[np.argsort(-counts[usable], kind="stable")][:limit])
         terms = np.zeros(size, np.int64)
         terms[chosen] = np.arange(1, len(chosen) + 1)
         return cls(
             np.append(terms[:vocabulary], 0),
             terms[vocabulary:],
-            np.append(0, np.maximum(np.rint(_IDF_UNITS * np.log(num_records / found[chosen])), 1).astype(np.int64)),
+            np.append(0, np.maximum(np.rint(_IDF_UNITS * np.log(num_records / counts[chosen])), 1).astype(np.int64)),
         )
 
     def transform(self, text: TextArrays) -> sparse.csr_matrix:

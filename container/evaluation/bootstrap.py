@@ -107,11 +107,11 @@ def paired_differences(labels: np.ndarray, first: Scores, second: Scores, *, see
     chosen, stands_for = _strata(labels, rng, most=min(MOST_ROWS, _MOST_SCORES // len(classes)))
 
     def difference(rows: np.ndarray, labels: np.ndarray) -> Callable[[np.ndarray], dict[str, float]]:
-        given = (
+        of_models = (
             (np.log(np.maximum(scores.probabilities[rows], np.finfo(np.float64).tiny)), scores.decided[rows])
             for scores in (first, second)
         )
-        before, after = (_metrics(labels, log_p, classes, decided=decided) for log_p, decided in given)
+        before, after = (_metrics(labels, log_p, classes, decided=decided) for log_p, decided in of_models)
 
         def of(weights: np.ndarray) -> dict[str, float]:
             new = after(weights)

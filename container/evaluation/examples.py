@@ -74,7 +74,7 @@ def metrics_of_values(
 
     def measured() -> Iterator[tuple[float, str, list[Slice]]]:
         for name, categories in columns.items():
-            found = slices(
+            of_column = slices(
                 categories,
                 predictions.labels,
                 predictions.probabilities,
@@ -82,10 +82,10 @@ def metrics_of_values(
                 threshold=threshold,
                 class_labels=class_labels,
             )
-            of_values = [each for each in found if each.group != OTHERS]
+            of_values = [each for each in of_column if each.group != OTHERS]
             if 2 <= len(of_values) <= _VALUES:
                 accuracies = [each.metrics.values["accuracy"] or 0.0 for each in of_values]
-                yield min(accuracies) - max(accuracies), name, found
+                yield min(accuracies) - max(accuracies), name, of_column
 
     chosen = sorted(measured(), key=lambda each: each[0])[:_COLUMNS]
-    return {name: found for _, name, found in chosen}
+    return {name: of_column for _, name, of_column in chosen}

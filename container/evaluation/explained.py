@@ -62,15 +62,15 @@ class ExplainedRecord:
     def spans(self) -> dict[str, list[Span]]:
         """Return the pieces of each text in its order; a long text is cut."""
         pieces: dict[str, dict[int, Mapping[str, Any]]] = {name: {} for name in self.texts}
-        for each in self.reasons["contributions"]:
-            column, number = self._place(each["part"])
-            if column in pieces and each["value"] is not None:
-                pieces[column][number] = each
-        largest = max((abs(each["contribution"]) for of in pieces.values() for each in of.values()), default=0.0) or 1.0
+        for part in self.reasons["contributions"]:
+            column, number = self._place(part["part"])
+            if column in pieces and part["value"] is not None:
+                pieces[column][number] = part
+        largest = max((abs(part["contribution"]) for of in pieces.values() for part in of.values()), default=0.0) or 1.0
         spans = {
             name: [
-                Span(str(each["value"]), each["contribution"], round(_SHADES * abs(each["contribution"]) / largest))
-                for _, each in sorted(of.items())
+                Span(str(part["value"]), part["contribution"], round(_SHADES * abs(part["contribution"]) / largest))
+                for _, part in sorted(of.items())
             ]
             for name, of in pieces.items()
         }
@@ -128,9 +128,9 @@ def chosen_records(
     margins = ordered[:, -1] - ordered[:, -2] if threshold is None else np.abs(probabilities[:, 1] - threshold)
     near = labelled[np.argsort(margins[labelled], kind="stable")]
     groups = {"confident and right": right[:_RIGHT], "confident and wrong": wrong[:_WRONG]}
-    found = {int(position): group for group, positions in groups.items() for position in positions}
+    chosen = {int(position): group for group, positions in groups.items() for position in positions}
     for position in near.tolist():
-        if len(found) == _RECORDS:
+        if len(chosen) == _RECORDS:
             break
-        found.setdefault(position, "near the threshold" if threshold is not None else "between two classes")
-    return [(group, position) for position, group in found.items()]
+        chosen.setdefault(position, "near the threshold" if threshold is not None else "between two classes")
+    return [(group, position) for position, group in chosen.items()]

@@ -142,17 +142,17 @@ def _previous(split: SplitMetrics, axes: Axes) -> None:
 def _slices(split: SplitMetrics, field: str, axes: Axes) -> None:
     groups = split.slices[field][:_SHOWN_GROUPS]
     rows = np.arange(len(groups))
-    metric = "auroc" if any(each.metrics.values["auroc"] is not None for each in groups) else "accuracy"
-    values = [each.metrics.values[metric] for each in groups]
+    metric = "auroc" if any(group.metrics.values["auroc"] is not None for group in groups) else "accuracy"
+    values = [group.metrics.values[metric] for group in groups]
     shown = [np.nan if value is None else value for value in values]
     axes.plot(shown, rows, "o", color=_COLORS[0], label=DECLARED[metric].title)
-    for i, each in enumerate(groups):
-        if metric == "auroc" and each.auroc_interval is not None:
-            axes.plot(each.auroc_interval, [i, i], color=_COLORS[0], linewidth=1.4)
+    for i, group in enumerate(groups):
+        if metric == "auroc" and group.auroc_interval is not None:
+            axes.plot(group.auroc_interval, [i, i], color=_COLORS[0], linewidth=1.4)
     overall = split.analysis.metrics.values[metric]
     if overall is not None:
         axes.axvline(overall, **_DOTTED, label=f"all records: {overall:.4f}")
-    labels = [f"{plot_label(each.group)} ({each.labelled:,})" for each in groups]
+    labels = [f"{plot_label(group.group)} ({group.labelled:,})" for group in groups]
     axes.set_yticks(rows, labels, parse_math=False)
     axes.invert_yaxis()
     _finish(axes, f"{DECLARED[metric].title} by {plot_label(field)}, {split.analysis.title}")

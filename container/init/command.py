@@ -118,9 +118,9 @@ def _check_root(paths: JobPaths, options: argparse.Namespace) -> None:
 
 
 def _given(options: argparse.Namespace) -> dict[str, tuple[Role, str]]:
-    given: dict[str, tuple[Role, str]] = {}
+    roles: dict[str, tuple[Role, str]] = {}
     for option, role in ROLE_OPTIONS.items():
         for name in getattr(options, option):
-            if given.setdefault(name, (role, f"--{option}")) != (role, f"--{option}"):
-                raise ContractError(f"--{option}: {name!r} is also given by {given[name][1]}", "Give it one role.")
-    return given
+            if roles.setdefault(name, (role, f"--{option}")) != (role, f"--{option}"):
+                raise ContractError(f"--{option}: {name!r} is also given by {roles[name][1]}", "Give it one role.")
+    return roles

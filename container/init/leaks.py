@@ -1,6 +1,7 @@
 """Find inputs that know the label: alone, by the cells that are filled, in pairs, or as a name in a text."""
 
 import re
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -97,7 +98,7 @@ def _pairs(raw: RawTables, sample: _Sample, paired: dict[str, np.ndarray]) -> It
     if np.count_nonzero(sample.codes[1::2] != sample.guess) < _ENOUGH:
         return
     codes = {name: _codes(values, raw.columns[name]) for name, values in paired.items()}
-    found: list[tuple[float, str, str]] = []
+    leaking: list[tuple[float, str, str]] = []
     for first, second in combinations(paired, 2):
         both = codes[first] * (codes[second].max() + 1) + codes[second]
         accuracy = sample.accuracy(both) if both.max() * len(sample.names) < _MOST_CELLS else 0.0
@@ -105,15 +106,15 @@ def _pairs(raw: RawTables, sample: _Sample, paired: dict[str, np.ndarray]) -> It
         if len(roles) == 1 and roles <= {"number", "date"} and not sample.leaks(accuracy):
             accuracy = sample.accuracy(_binned(paired[first] - paired[second]))
         if sample.leaks(accuracy):
-            found.append((accuracy, first, second))
-    for accuracy, *names in sorted(found, reverse=True)[:_SHOWN_PAIRS]:
+            leaking.append((accuracy, first, second))
+    for accuracy, *names in sorted(leaking, reverse=True)[:_SHOWN_PAIRS]:
         pair = " and ".join(names)
         told = f"together predict {accuracy:.1%} of the labels (always {sample.names[sample.guess]}: {sample.base:.1%})"
         yield Doubt(f"{pair}: {told}. {_advice(names[-1])}", tuple(names))
 
 
 def _advice(name: str) -> str:
-    return f"If this is not known when the model is asked, leave it out: --ignore {quoted(name)}."
+    return f"If this is not known when the model is asked, leave it out: --ignore {shlex.quote(name)}."
 
 
 def _told_by_presence(sample: _Sample, present: np.ndarray) -> str:
@@ -178,8 +179,3 @@ def labels_in_texts(raw: RawTables) -> Iterator[Doubt]:
         rows = len(cells) - cells.null_count
         if own > 0.5 * rows and own > 2 * others:
             yield Doubt(f"{text}: {own / rows:.0%} of the texts contain the name of their own label.", (text,))
-
-
-def quoted(name: str) -> str:
-    """Return a name as a shell reads it in one word."""
-    return name if re.fullmatch(r"[\w.-]+", name) else f'"{name}"'

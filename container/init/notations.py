@@ -59,7 +59,7 @@ class WrittenAs:
 
 
 def _by_column(option: str, values: Sequence[str], known: Sequence[str]) -> dict[str, str]:
-    found = {}
+    by_column = {}
     for value in values:
         name, _, written = value.rpartition("=")
         if not name or written not in known:
@@ -67,8 +67,8 @@ def _by_column(option: str, values: Sequence[str], known: Sequence[str]) -> dict
             raise ContractError(
                 f"{option}: {value!r} is not COLUMN=NOTATION{hint}", f"The notations: {', '.join(map(repr, known))}."
             )
-        found[name] = written
-    return found
+        by_column[name] = written
+    return by_column
 
 
 def doubts_of(column: Column) -> Iterator[str]:
@@ -83,8 +83,8 @@ def doubts_of(column: Column) -> Iterator[str]:
 
 
 def _of_number(facts: ColumnFacts) -> Iterator[str]:
-    found, written = facts.notations.numbers, facts.number_format or PLAIN
-    if (others := found.rivals(written)) and not facts.notations.is_chosen:
+    notations, written = facts.notations.numbers, facts.number_format or PLAIN
+    if (others := notations.rivals(written)) and not facts.notations.is_chosen:
         cells = facts.sample.drop_null()
         here, there = (read_numbers(cells, each, strict=True).values for each in (written, others[0]))
         place = int(np.flatnonzero((here != there) & ~np.isnan(there))[0])
@@ -93,24 +93,24 @@ def _of_number(facts: ColumnFacts) -> Iterator[str]:
             f"{facts.name}: {cells[place].as_py()!r} is read as {here[place]:g}, {why}. If it is {there[place]:g}: "
             f"{option('--number-format', facts.name, others[0] or NUMBER_FORMATS[0])}."
         )
-    if found.units["%"] and (bare := found.counts[written].read - found.units["%"]):
-        signs = f"{found.units['%']:,} of {found.counts[written].read:,} numbers have a percent sign"
+    if notations.units["%"] and (bare := notations.counts[written].read - notations.units["%"]):
+        signs = f"{notations.units['%']:,} of {notations.counts[written].read:,} numbers have a percent sign"
         yield f"{facts.name}: {signs}, and {bare:,} have none: 98 % is read as 98, and 0.98 as 0.98. Write all alike."
 
 
 def _of_date(facts: ColumnFacts) -> Iterator[str]:
-    found, written = facts.notations.dates, facts.date_format or ISO
-    if found.is_ambiguous and not facts.notations.is_chosen:
+    notations, written = facts.notations.dates, facts.date_format or ISO
+    if notations.is_ambiguous and not facts.notations.is_chosen:
         cells = facts.sample.drop_null()
         days = [
             pa.array(read_dates(cells, each).seconds).cast(pa.int64()).cast(pa.timestamp("s")).cast(pa.string())
-            for each in (written, found.rivals(written)[0])
+            for each in (written, notations.rivals(written)[0])
         ]
         place = pc.index(pc.not_equal(*days), True).as_py()
         here, there = (each[place].as_py()[:10] for each in days)
         yield (
             f"{facts.name}: {cells[place].as_py()!r} is read as {here}, because no day is above 12. If it is {there}: "
-            f"{option('--date-format', facts.name, found.rivals(written)[0])}."
+            f"{option('--date-format', facts.name, notations.rivals(written)[0])}."
         )
 
 
@@ -133,15 +133,15 @@ def _of_others(column: Column) -> Iterator[str]:
             f"{column.name}: the numbers are in {', '.join(currencies[:_FREQUENT])}, so it is no number "
             f"({column.role}: {column.why}). Write all in one, or give each one a column."
         )
-    found = facts.nearly()
-    if not found and facts.written_as_values and not facts.is_named_code and not facts.form:
+    nearly = facts.nearly()
+    if not nearly and facts.written_as_values and not facts.is_named_code and not facts.form:
         examples = " and ".join(map(repr, facts.examples(2)))
         yield (
             f"{column.name}: no notation reads all cells, e.g. {examples}, so it is no number and no date "
             f"({column.role}: {column.why}). Write all alike."
         )
-    if found and not facts.is_named_code:
-        role, others, words = found
+    if nearly and not facts.is_named_code:
+        role, others, words = nearly
         read = facts.read_as(role)[0]
         frequent = words.most_common(_FREQUENT)
         counts = ", ".join(f"{word!r} ({count:,})" for word, count in frequent)

@@ -142,14 +142,14 @@ def read_tables(
     notations = {name: written.of(name, is_date=given.get(name, ("",))[0] == "date") for name in names}
     for index, part_files in enumerate(parts.values()):
         for part in part_files.iter_tables(names):
-            found = collector.add(part.table[label], origin=part.origin)
+            codes_read = collector.add(part.table[label], origin=part.origin)
             _check_number_of_labels(label, collector, where=where)
             own = content_hashes(part.table)
             _log_rows(profile.rows, profile.rows + part.table.num_rows)
-            profile.add(part.table, hashes=own, splits=np.zeros(len(found), np.int8), labels=found)
+            profile.add(part.table, hashes=own, splits=np.zeros(len(codes_read), np.int8), labels=codes_read)
             _add_cells(notations, part.table)
-            source.append(np.full(len(found), index, np.int8))
-            codes.append(found.astype(np.int16))
+            source.append(np.full(len(codes_read), index, np.int8))
+            codes.append(codes_read.astype(np.int16))
             hashes.append(_group_hashes(part, group, own))
             if reader is not None:
                 reader.parse(part.table[reader.name], origin=part.origin)
@@ -214,17 +214,17 @@ def _parts(inputs: Sequence[Path], reading: Reading, scratch: Path) -> dict[str,
         )
     if "train" not in of_split:
         of_split = {"": files}
-    found = {}
+    of_splits = {}
     for split in ("", *SPLITS):
         if split in of_split:
             common = Path(os.path.commonpath([path.parent for path in of_split[split]]))
             parts = open_part_files(of_split[split], folder=common, reading=reading, scratch=scratch)
-            found[split] = parts.single_valued()
-    sources = tuple(source for parts in found.values() for source in parts.sources)
-    if len(found) > 1:
+            of_splits[split] = parts.single_valued()
+    sources = tuple(source for parts in of_splits.values() for source in parts.sources)
+    if len(of_splits) > 1:
         common = Path(os.path.commonpath([source.path.parent for source in sources]))
-        check_alike(common, {parts.files[0]: parts.columns for parts in found.values()})
-    return {split: replace(parts, alike=sources) for split, parts in found.items()}
+        check_alike(common, {parts.files[0]: parts.columns for parts in of_splits.values()})
+    return {split: replace(parts, alike=sources) for split, parts in of_splits.items()}
 
 
 def _split_of(path: Path) -> str:

@@ -77,13 +77,13 @@ def decide_roles(
     for name, (role, option) in given.items():
         _check_cells(facts[name], role, option)
     columns = {}
-    for name, each in facts.items():
+    for name, of_column in facts.items():
         if name == label:
-            columns[name] = Column(each, "label", "the label")
+            columns[name] = Column(of_column, "label", "the label")
         elif name in given:
-            columns[name] = Column(each, *given[name], is_given=True)
+            columns[name] = Column(of_column, *given[name], is_given=True)
         else:
-            columns[name] = _with_part(Column(each, *role_of(each)))
+            columns[name] = _with_part(Column(of_column, *role_of(of_column)))
     columns = _one_name(_one_id(columns, chosen))
     if not any(column.role in INPUTS for column in columns.values()):
         raise ContractError(

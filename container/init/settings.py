@@ -115,7 +115,7 @@ def _notations(raw: RawTables) -> dict[str, Any]:
 
 def _text_steps(raw: RawTables, texts: Sequence[str]) -> dict[str, tuple[list[TextStep], str]]:
     """Return the steps of each text whose cells need others than the default, by setting, and the reason."""
-    found = {}
+    settings = {}
     fields = {"text_processing_steps": (texts, FULL_TEXT_STEPS)}
     if len(texts) == 2:
         fields = {
@@ -131,8 +131,8 @@ def _text_steps(raw: RawTables, texts: Sequence[str]) -> dict[str, tuple[list[Te
             steps.remove("emoji_remover")
             reasons.append("the texts have emoji, which stay; to remove them, add emoji_remover before text_normalizer")
         if reasons:
-            found[setting] = steps, "; ".join(reasons)
-    return found
+            settings[setting] = steps, "; ".join(reasons)
+    return settings
 
 
 def _length(raw: RawTables, texts: list[str]) -> tuple[int, str]:

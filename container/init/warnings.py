@@ -1,11 +1,12 @@
 """Say what is wrong with a table before a model is trained on it, with numbers."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
 from container.evaluation.data_findings import FEW_RECORDS
 from container.evaluation.verdict import expected_auroc_width
 from container.init.labels import listed_rows, spelled_alike
-from container.init.leaks import Doubt, labels_in_texts, leaks_of, quoted
+from container.init.leaks import Doubt, labels_in_texts, leaks_of
 from container.init.notations import doubts_of
 from container.init.profile import RawTables
 from container.init.splits import Repeated
@@ -47,7 +48,7 @@ def warnings_of(
     times = [facts.name for facts in dates if not facts.missing]  # --time needs one in each row
     if times and time is None:
         yield Doubt(
-            f"{', '.join(times)}: if the model will score later rows, split by time: --time {quoted(times[0])}."
+            f"{', '.join(times)}: if the model will score later rows, split by time: --time {shlex.quote(times[0])}."
         )
 
 
@@ -107,5 +108,5 @@ def _of_groups(raw: RawTables) -> Iterator[str]:
         ):
             yield (
                 f"{column.name}: {len(facts.keys):,} rows have {facts.distinct:,} values. To keep rows of one value "
-                f"in one split: --group {quoted(column.name)}."
+                f"in one split: --group {shlex.quote(column.name)}."
             )

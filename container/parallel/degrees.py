@@ -109,8 +109,8 @@ def _resolve(hp: Hyperparameters, world_size: int, per_host: int) -> ParallelDeg
 
 def _requested_sizes(hp: Hyperparameters, world_size: int, per_host: int) -> dict[str, int]:
     """Return the size of every axis; -1 means all remaining processes, and several axes may request them."""
-    given = {axis: getattr(hp, f"{axis}_size") for axis in AXES if f"{axis}_size" in hp.model_fields_set}
-    for axis, size in given.items():
+    requested = {axis: getattr(hp, f"{axis}_size") for axis in AXES if f"{axis}_size" in hp.model_fields_set}
+    for axis, size in requested.items():
         if size == 0 or (size == 1 and axis in _AXES_OF.get(hp.strategy, ()) and world_size > 1):
             raise ContractError(
                 f"{axis}_size: is {size}, with strategy {hp.strategy!r} on {world_size} processes "
@@ -118,19 +118,19 @@ def _requested_sizes(hp: Hyperparameters, world_size: int, per_host: int) -> dic
                 f"Leave {axis}_size out, or set it to -1 (all remaining processes) or to a number above 1"
                 + (", or set strategy to auto." if size else "."),
             )
-    if given.get("branch") == -1:
-        given["branch"] = _TEXTS
-    sizes = dict.fromkeys(AXES, 1) | given
+    if requested.get("branch") == -1:
+        requested["branch"] = _TEXTS
+    sizes = dict.fromkeys(AXES, 1) | requested
     if hp.strategy == "ddp":
-        _check_only_replicas(hp, given, world_size)
+        _check_only_replicas(hp, requested, world_size)
     elif hp.strategy == "hsdp":
-        return sizes | _hsdp_sizes(given, world_size, per_host)
+        return sizes | _hsdp_sizes(requested, world_size, per_host)
     axis = _AXIS_OF.get(hp.strategy)
     if axis == "dp_shard" and hp.sharding_strategy == "NO_SHARD":
         axis = "dp_replicate"
-    if axis is not None and axis not in given:
+    if axis is not None and axis not in requested:
         sizes[axis] = _TEXTS if axis == "branch" else -1
-    if -1 not in sizes.values() and "dp_replicate" not in given:
+    if -1 not in sizes.values() and "dp_replicate" not in requested:
         sizes["dp_replicate"] = -1
     return sizes
 

@@ -139,16 +139,16 @@ def choose_device() -> str:
         _without_refused_segments()
         return "cpu:gloo,cuda:gloo"
     local_rank, devices = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
-    found, source = _counted_gpus()
+    counted, source = _counted_gpus()
     if local_rank >= devices:
         raise ContractError(
             f"nproc_per_node: process {local_rank + 1} of {os.environ['LOCAL_WORLD_SIZE']} on this host "
-            f"has no GPU: PyTorch finds {devices}. By default, there is a process for each GPU in {source}: {found}",
+            f"has no GPU: PyTorch finds {devices}. By default, there is a process for each GPU in {source}: {counted}",
             f"Set nproc_per_node to at most {devices}, or {VISIBLE} to the GPUs that PyTorch can use.",
         )
-    if found < devices and local_rank == 0:
+    if counted < devices and local_rank == 0:
         logger.warning(
-            f"nproc_per_node: by default, there is a process for each GPU in {source}: {found}, but PyTorch finds "
+            f"nproc_per_node: by default, there is a process for each GPU in {source}: {counted}, but PyTorch finds "
             f"{devices} GPUs. To use all of them, set nproc_per_node to {devices}."
         )
     torch.cuda.set_device(local_rank)
@@ -179,8 +179,8 @@ def _without_refused_segments() -> None:
 
 def _check_no_gpu() -> None:
     """Raise ContractError if this host has GPUs, which PyTorch cannot use."""
-    found, source = _counted_gpus()
-    if not found:
+    counted, source = _counted_gpus()
+    if not counted:
         return
     try:
         torch.cuda.init()
@@ -188,7 +188,7 @@ def _check_no_gpu() -> None:
     except (RuntimeError, AssertionError) as error:
         reason = first_line(error)
     raise ContractError(
-        f"GPUs: this host has {found} ({source}), but PyTorch {torch.__version__} can use none: {reason}",
+        f"GPUs: this host has {counted} ({source}), but PyTorch {torch.__version__} can use none: {reason}",
         f"Use an image and a driver that fit, and MIG instances that exist. To train on the CPU, set {VISIBLE} "
         "to an empty value.",
     )

@@ -43,23 +43,23 @@ def plan(paths: JobPaths, options: Namespace) -> int:
         if options.calibrate:
             here = options.calibrate == HERE
             calibration = calibrated(work, catalogue) if here else from_check(catalogue, options.calibrate)
-        found = all_options(work, catalogue, instances, hosts=options.hosts, calibration=calibration)
-        taken = recommend(found, budget=options.budget, hours=options.hours)
+        choices = all_options(work, catalogue, instances, hosts=options.hosts, calibration=calibration)
+        taken = recommend(choices, budget=options.budget, hours=options.hours)
         advice = []
-        if found and not any(option.fits for option in found):
-            advice = remedies(work, catalogue, max((o.instance for o in found), key=lambda each: each.memory_gib))
-    lines = [*_summary(found, taken, options, catalogue), *(f"- {each}" for each in advice)]
+        if choices and not any(option.fits for option in choices):
+            advice = remedies(work, catalogue, max((o.instance for o in choices), key=lambda each: each.memory_gib))
+    lines = [*_summary(choices, taken, options, catalogue), *(f"- {each}" for each in advice)]
     content = {
-        "options": [option.to_json(catalogue) for option in found],
+        "options": [option.to_json(catalogue) for option in choices],
         "recommended": None if taken is None else taken.to_json(catalogue),
         "prices": catalogue.prices.model_dump(),
         "job": _job(work, options),
-        "advice": [*advice, *batch_advice(work, found)],
+        "advice": [*advice, *batch_advice(work, choices)],
     }
     write_text_atomically(paths.root / PLAN, json.dumps(content, indent=1, allow_nan=False) + "\n")
-    write_text_atomically(paths.root / PAGE, _page(work, found, lines, catalogue))
-    print("\n".join(aligned([_COLUMNS, *map(_cells, _ranked(found)[:_LISTED])])), "", *lines, sep="\n")
-    print(f"\nWritten: {paths.root / PLAN} with {len(found)} options, and {paths.root / PAGE}", flush=True)
+    write_text_atomically(paths.root / PAGE, _page(work, choices, lines, catalogue))
+    print("\n".join(aligned([_COLUMNS, *map(_cells, _ranked(choices)[:_LISTED])])), "", *lines, sep="\n")
+    print(f"\nWritten: {paths.root / PLAN} with {len(choices)} options, and {paths.root / PAGE}", flush=True)
     return 0
 
 

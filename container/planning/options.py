@@ -133,13 +133,13 @@ class Strategy:
             calibration: measurements of an instance, by its name, that replace those of the catalogue.
         """
         memory_of = lru_cache(None)(lambda settings: self._memory(json.loads(settings)))
-        found = []
+        choices = []
         for instance in self.instances:
             measured = {**catalogue.measurements, **calibration.get(instance.name, {})}
             ways = self._ways(instance, lambda settings: memory_of(json.dumps(settings)))
             options = [self._option(*way, instance=instance, measured=measured) for way in ways]
-            found += sorted(options, key=lambda option: (not option.fits, option.hours))[:1]
-        return found
+            choices += sorted(options, key=lambda option: (not option.fits, option.hours))[:1]
+        return choices
 
     def _ways(
         self, instance: Instance, memory_of: Callable[[Mapping[str, Any]], Memory]
@@ -268,7 +268,7 @@ def all_options(
     """
     chosen = list(strategies(work, instances, hosts))
     workers = min(available_cores(), len(chosen) // _FEW)
-    found: list[Option] = []
+    choices: list[Option] = []
     jobs = _Jobs(chosen, catalogue, calibration)
     with ExitStack() as stack:
         run = map(jobs.options, range(len(chosen)))
@@ -279,10 +279,10 @@ def all_options(
             with without_ctrl_c():
                 run = pool.map(_options_of, range(len(chosen)))
         for done, options in enumerate(run, start=1):
-            found += options
+            choices += options
             print(f"planned {done} of {len(chosen)} ways to divide the model", file=sys.stderr, flush=True)
     order = {instance.name: index for index, instance in enumerate(instances)}
-    return sorted(found, key=lambda option: order[option.instance.name])
+    return sorted(choices, key=lambda option: order[option.instance.name])
 
 
 @dataclass(frozen=True)

@@ -162,7 +162,7 @@ def read_workload(
         ContractError: invalid settings or files; or no data, and no rows or tokens.
     """
     paths = find_channels(paths)
-    given = read_settings(paths)
+    settings = read_settings(paths)
     has_data = paths.channel("train").is_dir() and any(paths.channel("train").iterdir())
     if not has_data and not (rows and tokens):
         missing = [option for option, value in (("--rows N", rows), ("--tokens MEAN", tokens)) if not value]
@@ -171,11 +171,11 @@ def read_workload(
             f"Give {' and '.join(missing)}: the rows of train, and the mean number of tokens of a text; or put at "
             "least a sample of the data there.",
         )
-    hp = _settings(given, paths, has_data=has_data)
+    hp = _settings(settings, paths, has_data=has_data)
     if not hp.text_fields:
         cause = f"model_class: {hp.model_class!r} has no encoder, which a plan is about"
         raise ContractError(cause, "Train it on any instance, also without a GPU.")
-    found = [_encoder(paths, hp, field, catalogue) for field in hp.text_fields]
+    encoders = [_encoder(paths, hp, field, catalogue) for field in hp.text_fields]
     files = find_data_files(paths.channel("train"), hp.train_filename) if has_data else []
     if tokens:
         sample = _drawn(hp, tokens)
@@ -184,12 +184,12 @@ def read_workload(
     counts = {"train": rows} if rows else _count(paths, hp)
     counts = {split: counts.get(split, round(_HELD_OUT * counts["train"])) for split in SPLITS}
     folders = []
-    for shape in found:
+    for shape in encoders:
         folder = scratch / f"encoder-{shape.role}"
         folder.mkdir()
         (folder / "config.json").write_text(json.dumps(dict(shape.config)))
         folders.append(folder)
-    return Workload(hp, tuple(found), tuple(folders), counts, sample)
+    return Workload(hp, tuple(encoders), tuple(folders), counts, sample)
 
 
 def _is(names: Sequence[str]) -> str:

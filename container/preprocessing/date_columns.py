@@ -32,20 +32,21 @@ class DateColumn:
     def __init__(self, name: str, written: str | None = None, *, missing: Sequence[str] = ()) -> None:
         self.name = name
         self._reads_utc = written is not None and written.endswith(UTC_SUFFIX)
-        known = [each for each in DATE_FORMATS if each not in EPOCHS]  # numbers are epochs if a setting says so
+        # Numbers are epochs if a setting says so.
+        known = [notation for notation in DATE_FORMATS if notation not in EPOCHS]
         candidates = known if written is None else [written.removesuffix(UTC_SUFFIX)]
         self._notations = DateNotations(candidates, missing=missing)
-        self._parts = {each: [NumericSummary() for _ in DATE_PARTS] for each in candidates}
-        self._unread: dict[str, list[str]] = {each: [] for each in candidates}
+        self._parts = {notation: [NumericSummary() for _ in DATE_PARTS] for notation in candidates}
+        self._unread: dict[str, list[str]] = {notation: [] for notation in candidates}
 
     def add(self, column: pa.Array | pa.ChunkedArray, kept: np.ndarray, *, origin: Origin) -> None:
         """Count a slice; the statistics are of the `kept` rows. [R], [R] bool"""
         cells = contiguous(column)
-        for each, dates in self._notations.add(cells).items():
-            unread = self._unread[each]
+        for notation, dates in self._notations.add(cells).items():
+            unread = self._unread[notation]
             for row in np.flatnonzero(dates.unread)[: _NAMED_ROWS - len(unread)].tolist():
                 unread.append(f"{origin.row(row)}: {shown(as_plain(cells.slice(row, 1))[0].as_py())}")
-            for summary, values in zip(self._parts[each], date_parts(dates.seconds[kept]), strict=True):
+            for summary, values in zip(self._parts[notation], date_parts(dates.seconds[kept]), strict=True):
                 summary.add(values)
 
     def finish(self, *, where: str) -> tuple[DateReading, dict[str, NumericSummary]]:

@@ -189,13 +189,13 @@ class SplitStatistics:
 
     def _add_units(self, column: pa.ChunkedArray, values: np.ndarray, name: str, *, origin: Origin) -> None:
         """Raise ContractError if the numbers of a column have several currencies, or one and a percent sign."""
-        found = sorted({self.units.get(name, ""), *units_of(contiguous(column), values)} - {""})
-        if len(found) > 1:
+        units = sorted({self.units.get(name, ""), *units_of(contiguous(column), values)} - {""})
+        if len(units) > 1:
             raise ContractError(
-                f"{origin.row(0)} and after, column {name!r}: numbers are in {' and in '.join(found)}",
+                f"{origin.row(0)} and after, column {name!r}: numbers are in {' and in '.join(units)}",
                 "Write all numbers of the column in one currency, or remove the column from tab_field_list.",
             )
-        self.units[name] = "".join(found)
+        self.units[name] = "".join(units)
 
     def read_dates(self, *, where: str) -> None:
         """Decide how the dates of train are read, after all rows."""

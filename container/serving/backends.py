@@ -68,11 +68,11 @@ class OnnxBackend:
         """Return the features of each text of record indices[i] of records[i] by name, as HeadInputs takes them. [B]"""
         inputs = onnx_inputs(self._texts, RecordArrays.gathered(records, indices))
         names = sorted(name for name in self._head_inputs if name.startswith(artifacts.ONNX_FEATURES))
-        found = self._session.run(names, {name: value for name, value in inputs.items() if name in self._inputs})
+        outputs = self._session.run(names, {name: value for name, value in inputs.items() if name in self._inputs})
         by_text: list[dict[str, np.ndarray]] = []
         for text, role in zip(self._texts, self._roles, strict=True):
             mask = inputs[text.attention_mask_key]  # [B, C, T]
-            arrays = {name: np.asarray(array) for name, array in zip(names, found) if name.split(".")[1] == role}
+            arrays = {name: np.asarray(array) for name, array in zip(names, outputs) if name.split(".")[1] == role}
             arrays = {name: a.reshape(*mask.shape, -1) if a.ndim == 3 else a for name, a in arrays.items()}
             read = self._head_inputs.intersection((text.input_ids_key, text.attention_mask_key))
             by_text.append(arrays | {name: inputs[name] for name in read})

@@ -125,11 +125,11 @@ def _check(block: Block) -> None:
 
 
 def _wrong_number(cells: Sequence[str], names: Sequence[str]) -> ContractError:
-    found = f"{len(cells)} fields" if len(cells) > 1 else f"1 field, {shown(cells[0])},"
+    fields = f"{len(cells)} fields" if len(cells) > 1 else f"1 field, {shown(cells[0])},"
     other = _OTHER_DELIMITER.search(cells[0]) if len(cells) == 1 else None
     delimiter = f"commas, not by {other[0]!r}" if other else "commas"
     return bad_request(
-        f"line 1 has {found} and is no header; without a header, {len(names)} are needed",
+        f"line 1 has {fields} and is no header; without a header, {len(names)} are needed",
         f"Separate fields by {delimiter}. Send a header line, or exactly these fields in this order: "
         f"{', '.join(map(repr, names))}. The setting SERVING_CSV_COLUMNS declares other columns.",
     )

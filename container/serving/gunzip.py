@@ -49,18 +49,18 @@ class Gunzipped:
 
     def _blocks(self) -> Iterator[bytes]:
         self._body.seek(0)
-        given = self._body.read(_BLOCK_BYTES)
-        received, members = len(given), 0
-        while given:
+        block = self._body.read(_BLOCK_BYTES)
+        received, members = len(block), 0
+        while block:
             member = zlib.decompressobj(_GZIP)
             while not member.eof:
-                if not given:
+                if not block:
                     raise EOFError("it is not complete")
-                yield member.decompress(given, _BLOCK_BYTES)
-                given = member.unconsumed_tail or member.unused_data
-                if not given:
-                    given = self._body.read(_BLOCK_BYTES)
-                    received += len(given)
+                yield member.decompress(block, _BLOCK_BYTES)
+                block = member.unconsumed_tail or member.unused_data
+                if not block:
+                    block = self._body.read(_BLOCK_BYTES)
+                    received += len(block)
             members += 1
             if members > _MOST_SHORT + received // _BYTES_PER_MEMBER:
                 raise zlib.error(f"its first {received} bytes have {members} members")

@@ -90,18 +90,18 @@ def _response(name: str, refused: Container[str | None]) -> str | None:
 
 def _parse(value: str) -> tuple[str, dict[str, str]]:
     """Return a media type ("" if empty) and its parameters; raise ValueError where the text is neither."""
-    found = _NAME.match(value)
-    assert found is not None  # the pattern matches an empty text too
-    name, end = (found[1] or "").lower(), found.end()
+    match = _NAME.match(value)
+    assert match is not None  # the pattern matches an empty text too
+    name, end = (match[1] or "").lower(), match.end()
     parameters: dict[str, str] = {}
     while end < len(value):
-        found = _PARAMETER.match(value, end)
-        if found is None:
+        match = _PARAMETER.match(value, end)
+        if match is None:
             raise ValueError(f"{_shown(value[end:])} is not a parameter NAME=VALUE")
-        end = found.end()
-        if found[1] is None:
+        end = match.end()
+        if match[1] is None:
             continue
-        key, text = found[1].lower(), found[2]
+        key, text = match[1].lower(), match[2]
         if key in parameters:
             raise ValueError(f"the parameter {_shown(key)} occurs more than once")
         parameters[key] = re.sub(r"\\(.)", r"\1", text[1:-1]) if text.startswith('"') else text

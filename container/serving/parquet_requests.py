@@ -58,7 +58,7 @@ def _pieces(file: pq.ParquetFile, columns: Sequence[str], max_bytes: int) -> Ite
     schema = file.schema_arrow  # each access builds it
     fields = [schema.field(name) for name in columns]
     # A column without single values is an error for its type. Its values are not read, because one may have any size.
-    readable = {each.name: each for each in fields if plain_type(each) and not pa.types.is_nested(each.type)}
+    readable = {field.name: field for field in fields if plain_type(field) and not pa.types.is_nested(field.type)}
     rows_at_once = _rows_at_once(file, readable, max_bytes)
     decoded = 0
     for selected in file.iter_batches(rows_at_once, columns=list(readable), use_threads=False):
@@ -71,10 +71,10 @@ def _pieces(file: pq.ParquetFile, columns: Sequence[str], max_bytes: int) -> Ite
             stop = max(start + 1, int(np.searchsorted(ends, before + PART_BYTES, side="right")))
             rows = batch.slice(start, stop - start)
             arrays = [
-                _decoded(rows[each.name]) if each.name in readable else refused_cells(each, len(rows))
-                for each in fields
+                _decoded(rows[field.name]) if field.name in readable else refused_cells(field, len(rows))
+                for field in fields
             ]
-            kept = pa.schema([each.with_type(array.type) for each, array in zip(fields, arrays)])
+            kept = pa.schema([field.with_type(array.type) for field, array in zip(fields, arrays)])
             # Arrow copies a dictionary for each batch, so that few records may take much time.
             yield pa.Table.from_arrays(arrays, schema=kept), max(int(ends[stop - 1]) - before, batch.nbytes)
             start, before = stop, int(ends[stop - 1])

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
+from container.tables.number_notations import NULL
 from contracts.errors import ContractError
 
 _TAIL_BYTES = 1 << 16
@@ -129,7 +129,7 @@ class Block:
             )
         columns = columns or self.text.columns
         try:
-            return _without_nulls(self._read(data, columns, pa.string()))
+            return self._read(data, columns, pa.string())
         except pa.ArrowInvalid:
             raise self._wrong_length(data, columns) or self._not_utf8(data, columns) from None
 
@@ -160,7 +160,8 @@ class Block:
             convert_options=pa_csv.ConvertOptions(
                 include_columns=list(columns),
                 column_types=dict.fromkeys(columns, kind),
-                strings_can_be_null=False,
+                null_values=[NULL],
+                strings_can_be_null=True,
             ),
         )
         return reader.read_all()
@@ -195,7 +196,7 @@ class Block:
         for name in reversed(columns):  # the first column's cause is kept
             for row, cell in enumerate(table[name].to_pylist()):
                 try:
-                    cell.decode()
+                    (cell or b"").decode()
                 except UnicodeDecodeError as error:
                     causes[row] = (
                         f"{self.text.cell(self.first + row, self.text.columns.index(name))}: byte "
@@ -231,15 +232,6 @@ class Block:
         delimiters = start + np.flatnonzero(self.data[start:position] == ord(self.text.delimiter))
         rows = self.parse(end=start).num_rows if start else 0
         return self.text.cell(self.first + rows, len(self.outside(delimiters)))
-
-
-def _without_nulls(table: pa.Table) -> pa.Table:
-    r"""Return cells of which \N, as databases write a missing value, is null."""
-    for i, column in enumerate(table.columns):
-        is_null = pc.equal(column, "\\N")
-        if pc.any(is_null).as_py():
-            table = table.set_column(i, table.field(i), pc.if_else(is_null, None, column))
-    return table
 
 
 def first_cells(data: np.ndarray, text: CsvText) -> list[str]:

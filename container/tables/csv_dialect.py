@@ -47,17 +47,17 @@ def find_dialect(
     Raises:
         ContractError: several encodings or delimiters fit.
     """
-    found = find_encoding(path, open_file, named=reading.encoding)
+    encoding = find_encoding(path, open_file, named=reading.encoding)
     with open_file() as file:
         head = np.empty(_HEAD_BYTES, np.uint8)
-        stream, size = file if found.name == "utf-8" else Recoded(file, found.name, place=str(path)), 0
+        stream, size = file if encoding.name == "utf-8" else Recoded(file, encoding.name, place=str(path)), 0
         while size < _HEAD_BYTES and (count := stream.readinto(head[size:].data)):
             size += count
     start = len(BOM_UTF8) if head[:size].tobytes().startswith(BOM_UTF8) else 0
     data = head[start:size]
-    notes = [found.warning] if found.warning else []
+    notes = [encoding.warning] if encoding.warning else []
     if named := _SEP.match(data[:16].tobytes()):
-        return Dialect(found.name, named[1].decode(), skipped=start + named.end()), notes
+        return Dialect(encoding.name, named[1].decode(), skipped=start + named.end()), notes
     delimiter, rival = _delimiter(path, data, named=reading.delimiter, usual=usual, is_whole=size < _HEAD_BYTES)
     notes += [f"read with delimiter {delimiter!r}; {rival!r} divides every row as well: --delimiter {rival!r}"] * bool(
         rival
@@ -65,7 +65,7 @@ def find_dialect(
     has_escapes = reading.escapes == "backslash"
     if reading.escapes is None:
         has_escapes = delimiter == "\t" and _NULL.search(data.data) is not None
-    return Dialect(found.name, delimiter, has_escapes), notes
+    return Dialect(encoding.name, delimiter, has_escapes), notes
 
 
 def _delimiter(path: Path, data: np.ndarray, *, named: str | None, usual: str, is_whole: bool) -> tuple[str, str]:

@@ -51,15 +51,15 @@ class File(TableFile):
         usual = OF_SUFFIX[plain_suffix(self.path)].delimiter
         if self.reading is None:
             return Dialect("utf-8", usual)
-        found, notes = find_dialect(self.path, lambda: open_plain(self.path), reading=self.reading, usual=usual)
-        facts = [f"encoding {found.encoding}"] if found.encoding != "utf-8" else []
-        facts += [f"delimiter {found.delimiter!r}"] if found.delimiter != usual else []
-        facts += ["backslash escapes, no quotes"] if found.has_escapes else []
+        dialect, notes = find_dialect(self.path, lambda: open_plain(self.path), reading=self.reading, usual=usual)
+        facts = [f"encoding {dialect.encoding}"] if dialect.encoding != "utf-8" else []
+        facts += [f"delimiter {dialect.delimiter!r}"] if dialect.delimiter != usual else []
+        facts += ["backslash escapes, no quotes"] if dialect.has_escapes else []
         self.notes += [*([f"read with {', '.join(facts)}"] if facts else []), *notes]
-        is_found = not found.encoding.startswith("utf-8")
-        escapes = "backslash" if found.has_escapes else self.reading.escapes
-        self.found = Reading(found.delimiter, found.encoding if is_found else None, escapes=escapes)
-        return found
+        is_found = not dialect.encoding.startswith("utf-8")
+        escapes = "backslash" if dialect.has_escapes else self.reading.escapes
+        self.found = Reading(dialect.delimiter, dialect.encoding if is_found else None, escapes=escapes)
+        return dialect
 
     @cached_property
     def first_record(self) -> list[str]:

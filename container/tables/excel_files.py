@@ -8,9 +8,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from container.tables.content import not_a_table
-from container.tables.object_columns import class_of, column_of, common_type
+from container.tables.data_files import not_a_table
 from container.tables.reading import Reading
+from container.tables.records import class_of, column_of, common_type
 from container.tables.table_file import TableFile
 from contracts.errors import ContractError, first_line, shown
 

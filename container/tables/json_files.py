@@ -14,8 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from container.tables.column_types import joined
-from container.tables.object_columns import class_of, column_of, common_type
-from container.tables.records import flat
+from container.tables.records import class_of, column_of, common_type, flat
 from container.tables.table_file import TableFile, check_names, open_plain
 from contracts.errors import ContractError, first_line, shown
 from contracts.json_text import InterruptibleDecoder, JsonDecoder
@@ -158,14 +157,14 @@ class _Objects:
 
     def _enter_wrapper(self) -> bool:
         """Go to the rows of a file that is one object with a list of them, {"data": [...]}; return whether it is."""
-        if not (found := _WRAPPER.match(self._buffer, self._at)):
+        if not (wrapper := _WRAPPER.match(self._buffer, self._at)):
             return False
         with suppress(ValueError):
             _, end = _ROW_DECODER.raw_decode(self._buffer, self._at)
             self._buffer += self._text.read(BLOCK_BYTES)
             if self._buffer[end:].strip(_BETWEEN):  # objects follow each other
                 return False
-        self._at = found.end()
+        self._at = wrapper.end()
         return True
 
     def _next(self) -> str:

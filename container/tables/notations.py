@@ -99,12 +99,12 @@ class _Notations:
                 return {}
             cells = cells.filter(is_filled)
         found = self._read(cells)
-        for name, each in found.items():
-            self.counts[name].add(cells, each)
+        for name, reading in found.items():
+            self.counts[name].add(cells, reading)
         self._note(cells, found)
-        fewest = min(each.unread for each in self.counts.values())
-        slack = {name: max(_SLACK, each.read // 100) for name, each in self.counts.items()}
-        self.counts = {name: each for name, each in self.counts.items() if each.unread <= fewest + slack[name]}
+        fewest = min(reading.unread for reading in self.counts.values())
+        slack = {name: max(_SLACK, reading.read // 100) for name, reading in self.counts.items()}
+        self.counts = {name: reading for name, reading in self.counts.items() if reading.unread <= fewest + slack[name]}
         return {name: found[name] for name in self.counts}
 
     @property
@@ -113,11 +113,11 @@ class _Notations:
 
     def _is_hopeless(self, cells: pa.Array) -> bool:
         """Return whether no candidate reads any of a hundred cells; drop those that read half as many as another."""
-        some = self._read(cells.take(pa.array(np.linspace(0, len(cells) - 1, _SCREENED).astype(int))))
-        read = {name: int(np.count_nonzero(~np.isnan(each.values))) for name, each in some.items()}
+        screened = self._read(cells.take(pa.array(np.linspace(0, len(cells) - 1, _SCREENED).astype(int))))
+        read = {name: int(np.count_nonzero(~np.isnan(each.values))) for name, each in screened.items()}
         most = max(read.values())
         self.counts = {name: each for name, each in self.counts.items() if 2 * read[name] >= most}
-        return not most and min(int(each.unread.sum()) for each in some.values()) > _FEWEST_WORDS
+        return not most and min(int(each.unread.sum()) for each in screened.values()) > _FEWEST_WORDS
 
     @property
     def equal(self) -> list[str]:
@@ -164,7 +164,7 @@ class NumberNotations(_Notations):
         if PLAIN not in self.counts:
             return {written: _finite(read_as(cells, written)) for written in self.counts}
         plain = _finite(read_as(cells, None))
-        found = {PLAIN: plain}
+        read = {PLAIN: plain}
         for written in NUMBER_FORMATS:
             if written not in self.counts:
                 continue
@@ -174,8 +174,8 @@ class NumberNotations(_Notations):
             values, unread = plain.values.copy(), plain.unread.copy()
             if other.any():
                 values[other], unread[other] = _finite(read_as(cells.filter(pa.array(other)), written))
-            found[written] = Numbers(values, unread)
-        return {name: found[name] for name in self.counts}
+            read[written] = Numbers(values, unread)
+        return {name: read[name] for name in self.counts}
 
     def _note(self, cells: pa.Array, found: dict[str, Numbers]) -> None:
         if PLAIN not in self.equal:
@@ -235,11 +235,11 @@ class DateNotations(_Notations):
     @property
     def _shown_by_rows(self) -> str | None:
         """The one of several notations in which all rows are firsts of months, or in which alone they are sorted."""
-        counts = {each: self.counts[each] for each in self.equal}
-        firsts = [each for each, count in counts.items() if count.firsts == count.read]
+        counts = {name: self.counts[name] for name in self.equal}
+        firsts = [name for name, count in counts.items() if count.firsts == count.read]
         if len(firsts) == 1 and counts[firsts[0]].ups + counts[firsts[0]].downs >= _FEWEST_STEPS:
             return firsts[0]
-        ordered = [each for each, count in counts.items() if count.order > _SORTED]
+        ordered = [name for name, count in counts.items() if count.order > _SORTED]
         enough = all(count.ups + count.downs >= 3 * _FEWEST_STEPS for count in counts.values())
         return ordered[0] if len(ordered) == 1 and enough else None
 

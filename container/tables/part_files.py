@@ -10,10 +10,9 @@ from typing import Self
 import numpy as np
 
 from container.tables.channel_files import TableSlice, check_one_format, stream
-from container.tables.content import not_a_table
 from container.tables.csv_blocks import CsvText, first_cells
 from container.tables.csv_files import File as CsvFile
-from container.tables.data_files import data_files, is_empty, known_files, listed
+from container.tables.data_files import data_files, is_empty, known_files, listed, not_a_table
 from container.tables.partitions import PartitionFile, partition_values
 from container.tables.reading import Reading
 from container.tables.table_file import TableFile, check_names, nested_columns, open_file, plain_suffix

@@ -21,12 +21,12 @@ def partition_values(files: Sequence[Path]) -> dict[Path, dict[str, int | str | 
     """Return the values in the names of the folders directly above each file; whole numbers if all values are."""
     texts: dict[Path, dict[str, str | None]] = {}
     for path in files:
-        found: list[tuple[str, str | None]] = []
+        parts: list[tuple[str, str | None]] = []
         for folder in path.absolute().parents:
             if not (name := _FOLDER.fullmatch(folder.name)):
                 break
-            found.append((unquote(name[1]), None if name[2] == _NULL else unquote(name[2])))
-        texts[path] = dict(reversed(found))
+            parts.append((unquote(name[1]), None if name[2] == _NULL else unquote(name[2])))
+        texts[path] = dict(reversed(parts))
     others = {name for values in texts.values() for name, text in values.items() if text and not _WHOLE.fullmatch(text)}
     return {
         path: {name: int(text) if text and name not in others else text or None for name, text in values.items()}

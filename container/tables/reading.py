@@ -37,21 +37,21 @@ class Reading:
         """Return the facts that the options name, completed by those that the job remembers."""
         file = None if paths is None else paths.config / FILE
         known = read_as(file, cls, "Run init again.") if file is not None and exists(file) else cls()
-        given = {each.name: getattr(options, each.name, None) for each in fields(cls)}
-        if (named := given["delimiter"]) is not None:
-            delimiter = given["delimiter"] = _TABS.get(str(named), str(named))
+        options_given = {each.name: getattr(options, each.name, None) for each in fields(cls)}
+        if (named := options_given["delimiter"]) is not None:
+            delimiter = options_given["delimiter"] = _TABS.get(str(named), str(named))
             if len(delimiter.encode()) != 1:
                 raise ContractError(
                     f"--delimiter: {delimiter!r} is not one character of ASCII", r"Name one, e.g. ';' or '\t'."
                 )
-        if (encoding := given["encoding"]) is not None:
+        if (encoding := options_given["encoding"]) is not None:
             try:
                 codecs.lookup(encoding)
             except LookupError:
                 raise ContractError(
                     f"--encoding: {encoding!r} is not known", "Name one of Python's, e.g. cp1252 or utf-8."
                 ) from None
-        return replace(known, **{name: value for name, value in given.items() if value is not None})
+        return replace(known, **{name: value for name, value in options_given.items() if value is not None})
 
     def save(self, paths: JobPaths) -> None:
         """Write the facts."""

@@ -1,9 +1,9 @@
-"""Convert a caller's records to a table of raw columns."""
+"""Convert a caller's records, and Python values as JSON and spreadsheets have, to columns of a table."""
 
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from enum import Enum
 from typing import Any
@@ -21,6 +21,7 @@ from container.tables.column_types import (
     refused_cells,
     replace_surrogates,
 )
+from container.tables.number_notations import MISSING_NUMBERS
 from container.tables.table_file import Origin, check_names
 from container.tables.values import texts
 from contracts.errors import ContractError, RowErrors, invalid_rows, shown
@@ -33,6 +34,18 @@ _REFUSED |= {"UUID": "a UUID", "Period": "a period", "Interval": "an interval"}
 _POSITION = re.compile(r"^(In chunk \d+: )?(Invalid: )?| at string index \d+")  # in the one row that Arrow checked
 _LIKE_THOUSANDS = re.compile(r"-?[1-9][0-9]{0,2}\.[0-9]{3}")
 _TYPED = "biufmM"  # dtype kinds of numbers and times, which would lose their precision as Python objects
+_LONGEST_WORD = max(map(len, MISSING_NUMBERS))
+# The type of a column of Python values, as JSON and spreadsheets have.
+_TYPES: dict[type, pa.DataType] = {
+    bool: pa.bool_(),
+    int: pa.int64(),
+    float: pa.float64(),
+    str: pa.string(),
+    date: pa.date32(),
+    datetime: pa.timestamp("us"),
+    time: pa.time64("us"),
+    timedelta: pa.duration("us"),
+}
 
 
 def records_to_table(records: Any, columns: Sequence[str] = (), *, first: int = 0) -> pa.Table:
@@ -144,11 +157,11 @@ def flat(row: Mapping[str, Any], *, kept: Collection[str] = ()) -> dict[str, Any
     for name, value in row.items():
         inner = {name: value}
         if isinstance(value, Mapping) and name not in kept:
-            inner = flat({f"{name}.{key}": each for key, each in value.items()}, kept=kept)
-        for key, each in inner.items():
+            inner = flat({f"{name}.{key}": cell for key, cell in value.items()}, kept=kept)
+        for key, cell in inner.items():
             if key in values:
                 raise ContractError(f"has two values of the name {key!r}", "Give each value another name.")
-            values[key] = each
+            values[key] = cell
     return values
 
 
@@ -270,3 +283,39 @@ def _is_missing(value: Any) -> bool:
     if isinstance(value, (np.datetime64, np.timedelta64)):
         return bool(np.isnat(value))
     return isinstance(value, (float, np.floating)) and math.isnan(value)
+
+
+class Word(str):
+    """The class of a text such as "n/a", which is missing among values of another type."""
+
+
+def class_of(value: Any) -> type:
+    """Return the class of a cell's value that decides the type of its column."""
+    kind = type(value)
+    return Word if kind is str and len(value) <= _LONGEST_WORD and value.strip().lower() in MISSING_NUMBERS else kind
+
+
+def common_type(classes: Iterable[type]) -> pa.DataType:
+    """Return the type of a column that has values of these classes; NESTED_CELLS if it has lists and objects alone."""
+    of_values = {kind for kind in classes if kind is not type(None) and kind is not Word}
+    if not of_values:
+        return pa.string() if Word in classes else pa.null()
+    if of_values <= {list, dict}:
+        return NESTED_CELLS
+    if of_values == {int, float}:
+        return pa.float64()
+    if of_values == {date, datetime}:
+        return _TYPES[datetime]
+    return _TYPES[of_values.pop()] if len(of_values) == 1 else pa.string()
+
+
+def column_of(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    """Return values as a column of a type of `common_type`; in one of texts, each other value has its key."""
+    if kind == _TYPES[datetime]:  # a midnight may be a date
+        values = [datetime.combine(value, time()) if type(value) is date else value for value in values]
+    if kind != pa.string():
+        return pa.array([None if isinstance(value, str) else value for value in values], kind)
+    try:
+        return pa.array(values, kind)
+    except (pa.ArrowException, UnicodeEncodeError):  # others than texts, or lone surrogates
+        return pa.array([None if value is None else written(value) for value in values], kind)

@@ -50,11 +50,11 @@ def describe_config(model_type: str, values: dict[str, Any]) -> dict[str, Any]:
 
 def _check_activations(values: dict[str, Any]) -> None:
     """Raise ValueError for an unknown activation function; no config class checks them."""
-    given = {key: value for key, value in values.items() if key in ACTIVATIONS}
-    if given:
+    activations = {key: value for key, value in values.items() if key in ACTIVATIONS}
+    if activations:
         from transformers.activations import ACT2FN  # imports torch
 
-        for key, value in given.items():
+        for key, value in activations.items():
             if value not in ACT2FN:
                 raise ValueError(f"{key} {value!r} is not one of {', '.join(sorted(ACT2FN))}")
 

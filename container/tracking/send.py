@@ -181,17 +181,17 @@ def _find_or_create_run(client: "MlflowClient", job: FinishedJob) -> "Run":
     hp = job.hp
     experiment = client.get_experiment_by_name(hp.mlflow_experiment)
     experiment_id = experiment.experiment_id if experiment else client.create_experiment(hp.mlflow_experiment)
-    found = client.search_runs([experiment_id], f"tags.`{JOB_TAG}` = '{job.identity}'", max_results=1)
-    if not found:
+    runs = client.search_runs([experiment_id], f"tags.`{JOB_TAG}` = '{job.identity}'", max_results=1)
+    if not runs:
         name = hp.mlflow_run_name or os.environ.get("TRAINING_JOB_NAME")
         return client.create_run(
             experiment_id, _milliseconds(job.history[0]), {**hp.mlflow_tags, JOB_TAG: job.identity}, name
         )
     if hp.mlflow_run_name is not None:
-        client.update_run(found[0].info.run_id, name=hp.mlflow_run_name)
+        client.update_run(runs[0].info.run_id, name=hp.mlflow_run_name)
     for key, value in hp.mlflow_tags.items():
-        client.set_tag(found[0].info.run_id, key, value)
-    return found[0]
+        client.set_tag(runs[0].info.run_id, key, value)
+    return runs[0]
 
 
 def _send_parameters(client: "MlflowClient", run_id: str, job: FinishedJob) -> None:

@@ -79,11 +79,11 @@ def complete_checkpoints(folder: Path) -> list[Checkpoint]:
 
 def newest_checkpoint(folder: Path) -> Checkpoint | None:
     """Return the complete checkpoint of the latest step, if there is one; log and change nothing."""
-    found: list[Checkpoint] = []
+    checkpoints: list[Checkpoint] = []
     for path in checkpoint_folders(folder):
         with suppress(OSError, ValueError):
-            found.append(_read(path))
-    return max(found, key=lambda checkpoint: checkpoint.step, default=None)
+            checkpoints.append(_read(path))
+    return max(checkpoints, key=lambda checkpoint: checkpoint.step, default=None)
 
 
 def remove_old_checkpoints(folder: Path, *, keep: int, newest: str | None = None, uploads: bool = True) -> None:

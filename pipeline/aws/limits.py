@@ -105,14 +105,15 @@ def check_limits(resolved: AwsPlan, definition: str, *, overrides: Mapping[str, 
     specs = resolved.specs
     parameters = {**{name: spec.default for name, spec in specs.items()}, **overrides}
     for step, operation, arguments in _requests(resolved, definition, parameters):
-        for found in violations(service.operation_model(operation).input_shape, arguments, parameters):
-            parameter = found.value.parameter
-            key = specs[parameter].key if parameter else key_of(resolved.plan, step, found.path)
+        for violation in violations(service.operation_model(operation).input_shape, arguments, parameters):
+            parameter = violation.value.parameter
+            key = specs[parameter].key if parameter else key_of(resolved.plan, step, violation.path)
             if parameter in overrides or not key:
                 key = f"parameter {parameter}"
             raise ContractError(
-                f"{key}: {shown(found.value.content)} {found.problem} ({operation}: {'.'.join(found.path)})",
-                next((_FIXES[part] for part in found.path if part in _FIXES), _FIX),
+                f"{key}: {shown(violation.value.content)} {violation.problem} "
+                f"({operation}: {'.'.join(violation.path)})",
+                next((_FIXES[part] for part in violation.path if part in _FIXES), _FIX),
             )
 
 

@@ -119,11 +119,11 @@ class Filters:
             return answer
         result = self._value(answer)
         if self.joined:
-            given = self._value(record)
+            fields = self._value(record)
             if self.is_csv:
-                result = [*given, *result]
+                result = [*fields, *result]
             else:
-                result = {**(given if isinstance(given, dict) else {GIVEN: given}), JOINED: result}
+                result = {**(fields if isinstance(fields, dict) else {GIVEN: fields}), JOINED: result}
         return self._text(result if self.written is None else self.written(result))
 
     def _value(self, line: bytes) -> Any:

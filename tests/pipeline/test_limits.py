@@ -17,6 +17,7 @@ from pipeline.aws.definition import definition
 from pipeline.aws.deploy import start, upsert
 from pipeline.aws.limits import _KEYS, _OPERATIONS, Value, _requests, key_of, value_of, violations
 from pipeline.aws.resolve import aws_plan
+from pipeline.config_types import Name
 from pipeline.local.cache import StepDirectory
 from pipeline.local.process import _create_root, run_step
 from pipeline.plan import LONGEST_VALUE, MOST_VALUES, _not_sent, make_plan
@@ -65,6 +66,14 @@ def pipelines():
         made = {"wide": wide, "alternative": alternative, "tuned": tuned, "serverless": serverless}
         configs = (everything(), *(named(name, config()) for name, config in made.items()))
         return {config.name: json.loads(definition(config)) for config in configs}
+
+
+def test_a_name_needs_no_botocore_and_has_the_pattern_of_its_model(service):
+    (pattern,) = Name.__metadata__
+    for shape in ("PipelineName", "EntityName", "EndpointName"):
+        of_service, _, length = service.shape_for(shape).metadata["pattern"].rpartition("{")
+        assert pattern.regex == of_service.replace("a-zA-Z", "A-Za-z") + "*"
+        assert length.startswith("0,")
 
 
 def named(name, config):

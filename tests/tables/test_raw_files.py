@@ -14,10 +14,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from container.commands import main
-from container.tables.object_columns import class_of, column_of, common_type
 from container.tables.part_files import PartFiles, open_tables
 from container.tables.reading import Reading
-from container.tables.records import records_to_table
+from container.tables.records import class_of, column_of, common_type, records_to_table
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
 from testing.jobs import REPOSITORY

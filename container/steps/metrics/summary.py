@@ -124,12 +124,12 @@ def _slices(name: str, split: SplitMetrics) -> Iterator[str]:
             ["group", "labelled", "positives", *(DECLARED[metric].title for metric in METRICS)],
             [
                 [
-                    each.group,
-                    f"{each.labelled:,}",
-                    _share(each.positive_share),
-                    *(_figure(each.metrics.values[metric]) for metric in METRICS),
+                    group.group,
+                    f"{group.labelled:,}",
+                    _share(group.positive_share),
+                    *(_figure(group.metrics.values[metric]) for metric in METRICS),
                 ]
-                for each in groups[:_SHOWN_GROUPS]
+                for group in groups[:_SHOWN_GROUPS]
             ],
         )
         if len(groups) > _SHOWN_GROUPS:

@@ -44,14 +44,14 @@ class TimeColumn:
             ContractError: a cell that is empty, infinite or in another notation than earlier ones.
         """
         cells = contiguous(column)
-        found = self._candidates(cells)
+        read = self._candidates(cells)
         if self._parsed is not None:
-            found = {each: values for each, values in found.items() if each in self._parsed}
-        complete = {each: values for each, values in found.items() if not np.isnan(values).any()}
+            read = {candidate: values for candidate, values in read.items() if candidate in self._parsed}
+        complete = {candidate: values for candidate, values in read.items() if not np.isnan(values).any()}
         if not complete:
-            raise self._refused(cells, found, origin)
+            raise self._refused(cells, read, origin)
         before = self._parsed or {}
-        self._parsed = {each: [*before.get(each, []), values[kept]] for each, values in complete.items()}
+        self._parsed = {candidate: [*before.get(candidate, []), values[kept]] for candidate, values in complete.items()}
         return next(iter(complete.values()))[kept]
 
     def finish(self) -> np.ndarray:
@@ -68,21 +68,23 @@ class TimeColumn:
 
     def _candidates(self, cells: pa.Array) -> dict[tuple[str, bool], np.ndarray]:
         """Return what each notation reads, NaN where it reads nothing."""
-        found: dict[tuple[str, bool], np.ndarray] = {}
+        candidates: dict[tuple[str, bool], np.ndarray] = {}
         if is_number(cells.type):
             values = cells.cast(pa.float64(), safe=False).to_numpy(zero_copy_only=False)
             return {_NUMBER: np.where(np.abs(values) <= LARGEST_NUMBER, values, np.nan)}
         if is_text(cells.type):
             values = read_numbers(cells, None).values
-            found[_NUMBER] = np.where(np.abs(values) <= LARGEST_NUMBER, values, np.nan)
-            if not np.isnan(found[_NUMBER]).any():
-                return found
+            candidates[_NUMBER] = np.where(np.abs(values) <= LARGEST_NUMBER, values, np.nan)
+            if not np.isnan(candidates[_NUMBER]).any():
+                return candidates
         for name, dates in self._dates.add(cells).items():
             if self._reads_utc:
-                found[name, False] = dates.seconds
+                candidates[name, False] = dates.seconds
             else:
-                found |= {(name, zone): np.where(dates.zoned == zone, dates.seconds, np.nan) for zone in (False, True)}
-        return found
+                candidates |= {
+                    (name, zone): np.where(dates.zoned == zone, dates.seconds, np.nan) for zone in (False, True)
+                }
+        return candidates
 
     def _refused(self, cells: pa.Array, found: dict[tuple[str, bool], np.ndarray], origin: Origin) -> ContractError:
         wrong = np.all([np.isnan(values) for values in found.values()], axis=0) if found else np.ones(len(cells), bool)
