@@ -7,7 +7,7 @@ JOBS ?= 2
 PAGES := *.md docs/*.md hyperparams/*.md requirements/*.md benchmarks/log.md
 PARALLEL := --numprocesses $(JOBS) --dist loadfile# tests of one file share trained jobs, so one process runs them
 
-.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-gpu test-long gpu-check faults host-faults fuzz parity lint docs bench bench-busy bench-classes bench-explain bench-gpu bench-latency bench-memory bench-monitor bench-overhead bench-packing bench-peers bench-pipeline bench-plan bench-prepare bench-quality bench-retrain bench-roles bench-reviews bench-preprocess bench-published bench-serving bench-small bench-text bench-transform bench-tune
+.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-gpu test-long gpu-check faults host-faults fuzz parity lint docs bench bench-busy bench-classes bench-explain bench-findings bench-gpu bench-latency bench-memory bench-monitor bench-overhead bench-packing bench-peers bench-pipeline bench-plan bench-prepare bench-quality bench-retrain bench-roles bench-reviews bench-preprocess bench-published bench-serving bench-small bench-text bench-transform bench-tune
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -101,6 +101,9 @@ bench-classes: setup ## measure every model class on the clothing reviews: quali
 
 bench-explain: setup ## measure the cost of reasons for a prediction (EXPLAIN="--repeats 20 --jobs DIR...": check jobs)
 	$(BIN)/python -m benchmarks.explain $(EXPLAIN)
+
+bench-findings: setup ## count false and missed findings of the report on simulated jobs (FINDINGS="--jobs 200")
+	$(BIN)/python -m benchmarks.findings $(FINDINGS)
 
 bench-gpu: setup ## measure training on GPUs: tokens/s, MFU, memory
 	$(BIN)/python -m benchmarks.gpu

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from container.evaluation.bootstrap import Estimate
 
 TREES = "boosted trees"
+MODEL_IS_THE_TREES = "the network has less than a tenth of the weight in the blend"
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,11 @@ class CompanionReport:
     where: str = "on val"
     models: str = TREES
 
+    @property
+    def is_the_model(self) -> bool:
+        """Return whether the network hardly counts."""
+        return self.kept and self.factors is not None and self.factors[0] < 0.1 * sum(self.factors)
+
     def __str__(self) -> str:
         if self.factors is None:
             return f"companion: none, because {self.reason}"
@@ -59,7 +65,8 @@ class CompanionReport:
         if not self.kept:
             return f"companion: not used, because {self.reason} ({figures}; {fitted})"
         network, companion = self.factors
-        return f"companion: logits = {network:.3g} * network + {companion:.3g} * companion ({figures}; {fitted})"
+        trees = f"; the model is the trees: {MODEL_IS_THE_TREES}" if self.is_the_model else ""
+        return f"companion: logits = {network:.3g} * network + {companion:.3g} * companion{trees} ({figures}; {fitted})"
 
 
 def companion_sentences(report: CompanionReport) -> list[str]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 from container.evaluation.charts import percent
@@ -118,11 +119,13 @@ def _drift(summary: Mapping[str, Any]) -> Iterator[Finding]:
     train, test = summary["splits"].get("train"), summary["splits"].get("test")
     if not train or not test or min(train["rows"], test["rows"]) < ENOUGH_RECORDS:
         return
+    rows, compared = (train["rows"], test["rows"]), len(train["numeric"]) + len(train["classes"])
+    certain = NormalDist().inv_cdf(1 - 0.05 / 2 / compared) * (1 / rows[0] + 1 / rows[1]) ** 0.5  # of all together
     for name, before in train["numeric"].items():
         after = test["numeric"].get(name)
         if after and before["std"] and after["mean"] is not None:
             shift = (after["mean"] - before["mean"]) / before["std"]
-            if abs(shift) > 0.25:
+            if abs(shift) > max(0.25, certain):
                 yield Finding(
                     "check",
                     f"{name} is {'higher' if shift > 0 else 'lower'} in test than in train: mean {after['mean']:.4g} "
@@ -135,7 +138,7 @@ def _drift(summary: Mapping[str, Any]) -> Iterator[Finding]:
     for label in labels[1:] if len(labels) == 2 else labels:  # with two classes, one share implies the other
         count = train["classes"][label]
         before, after = count / totals[0], test["classes"].get(label, 0) / totals[1]
-        if abs(after - before) > max(0.05, 3 * (before * (1 - before) / totals[1]) ** 0.5):
+        if abs(after - before) > max(0.05, certain * (before * (1 - before)) ** 0.5):
             yield Finding(
                 "check", f"Class {label} has {percent(before)} of train's rows and {percent(after)} of test's."
             )

@@ -61,12 +61,14 @@ class Importance:
         kind: text, numeric, date or categorical; `modality` for an ablation.
         drop: the metric with all inputs minus the metric without this input; mean over the shuffles.
         spread: standard deviation over the shuffles; None for an ablation, which is deterministic.
+        interval: of an ablation, the 95 % interval of `drop` for the sampling of records; None where it is undefined.
     """
 
     name: str
     kind: str
     drop: float
     spread: float | None = None
+    interval: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ class Explanation:
         records: number of records used, sampled to balance the classes.
         shuffles: number of shuffles of each column.
         columns, modalities: the largest drop first.
+        pair: the two columns with the largest drops, shuffled together; None with fewer than three columns.
         problem: why importance was not measured; None otherwise.
     """
 
@@ -92,6 +95,7 @@ class Explanation:
     seconds: float
     columns: tuple[Importance, ...] = ()
     modalities: tuple[Importance, ...] = ()
+    pair: Importance | None = None
     problem: str | None = None
     split: str = "val"
 

@@ -1,6 +1,7 @@
 """Write the report's summary of the main metrics, and its findings."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -8,12 +9,25 @@ import numpy as np
 from container.decision.deciding_rows import OUT_OF_FOLD, in_words
 from container.decision.decision import PriorShift
 from container.evaluation.analysis import SplitAnalysis
+from container.evaluation.bootstrap import Scores, paired_differences
 from container.evaluation.charts import percent
-from container.evaluation.data_findings import ENOUGH_RECORDS, FEW_RECORDS, Finding, data_findings, listed
-from container.evaluation.evaluation_input import EvaluationInput, Explanation, VariantReport
-from container.evaluation.verdict import NAMED, verdict, wide_auroc_interval
+from container.evaluation.companion_report import MODEL_IS_THE_TREES, CompanionReport
+from container.evaluation.data_findings import FEW_RECORDS, Finding, data_findings, listed
+from container.evaluation.evaluation_input import EvaluationInput, Explanation, Importance, VariantReport
+from container.evaluation.metrics import decided_classes
+from container.evaluation.predictions import SplitPredictions
+from container.evaluation.verdict import NAMED, expected_auroc_width, verdict, wide_auroc_interval
 from contracts.metrics import DECLARED
 from contracts.monitored_metric import MonitoredMetric
+
+_SMALL_FALL = 0.05  # of the AUROC: val and test agree if such a fall would be found
+_SMALL_ERROR, _LARGE_ERROR = 0.02, 0.12  # expected calibration error: of no importance; that records should exclude
+_PERFECT = 0.995  # AUROC on val and test
+_SUSPICIOUS = 0.85  # AUROC that one honest column seldom reaches
+_LOST = 0.8  # share of the AUROC above 0.5 without which a model guesses
+_SOME_GAIN = 0.05  # AUROC above 0.5 of a model whose inputs can be judged
+_UNNECESSARY = 0.02  # drop of the AUROC that a modality is not worth
+_RISES = 3  # successive improvements, which validations of equal worth make once in 24 times
 
 
 def headline_split(analyses: Mapping[str, SplitAnalysis]) -> SplitAnalysis:
@@ -41,22 +55,26 @@ def findings(
 ) -> list[Finding]:
     """Return all findings, with those to check first."""
     main = headline_split(analyses)
+    leaks = [*_leakage(analyses, evaluation.explanation)]
     found = [
         *_draft(evaluation.hyperparameters),
         *_undefined(analyses),
         *_small(main, evaluation.class_labels),
         *_agreement(analyses),
-        *_threshold(main, threshold, in_words(OUT_OF_FOLD in analyses)),
+        *_threshold(main, evaluation.splits[main.split], threshold, in_words(OUT_OF_FOLD in analyses)),
         *_decision(evaluation, in_words(OUT_OF_FOLD in analyses)),
         *_calibration(main, evaluation),
-        *_explanation(evaluation.explanation),
+        *_companion(evaluation.companion),
+        *_explanation(evaluation.explanation, leaks=bool(leaks)),
         *_variants(evaluation.variants),
         *_training(evaluation),
         *data_findings(evaluation.data_summary),
         *(Finding("check", f"Of the raw table, init warned: {text}") for text in evaluation.init_warnings),
     ]
     ordered = sorted(found, key=lambda finding: ("check", "note", "good").index(finding.level))
-    return [*verdict(main, evaluation.splits[main.split], evaluation.class_labels), *ordered]
+    calibrated = evaluation.decision.method != "none"
+    of_model = verdict(main, evaluation.splits[main.split], evaluation.class_labels, calibrated=calibrated)
+    return [*leaks, *of_model, *ordered]
 
 
 def _two_classes(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> Iterator[str]:
@@ -71,8 +89,8 @@ def _two_classes(analysis: SplitAnalysis, class_labels: Sequence[int | str]) -> 
     larger = positive if share >= 0.5 else negative
     yield (
         f"Of the {analysis.labelled:,} labelled {analysis.split} records {percent(share)} are of class {positive}. "
-        f"The model predicts {percent(analysis.metric('accuracy') or 0)} of them correctly; always predicting class "
-        f"{larger} reaches {percent(max(share, 1 - share))}."
+        f"The predicted class is right for {percent(analysis.metric('accuracy') or 0)} of all records (accuracy); "
+        f"always predicting class {larger} reaches {percent(max(share, 1 - share))}."
     )
 
 
@@ -144,20 +162,26 @@ def _agreement(analyses: Mapping[str, SplitAnalysis]) -> Iterator[Finding]:
             f"AUROC falls from {val:.3f} on val to {test:.3f} on test, by more than the sampling error of both. Either "
             "test differs from val, or too many settings were chosen on val.",
         )
-    elif -above <= fall <= below and min(analyses[split].labelled for split in ("val", "test")) >= ENOUGH_RECORDS:
+    elif -above <= fall <= below < _SMALL_FALL and min(of_val[0], of_test[0]) > 0.5:
         yield Finding("good", f"AUROC on val ({val:.3f}) and test ({test:.3f}) agree.")
 
 
-def _threshold(analysis: SplitAnalysis, threshold: float | None, where: str) -> Iterator[Finding]:
-    if threshold is None or analysis.threshold is None or analysis.problem is not None:
+def _threshold(
+    analysis: SplitAnalysis, split: SplitPredictions, threshold: float | None, where: str
+) -> Iterator[Finding]:
+    if threshold is None or analysis.threshold in (None, threshold) or analysis.problem is not None:
         return
-    at = {entry.threshold: entry for entry in analysis.at_thresholds}
-    best, in_use = at[threshold].f1_score, at[analysis.threshold].f1_score
-    if best is not None and in_use is not None and best - in_use > 0.005:
+    given = (
+        Scores(split.probabilities, decided_classes(split.probabilities, t)) for t in (analysis.threshold, threshold)
+    )
+    gain = paired_differences(split.labels, *given).get("f1_score")
+    if gain is not None and gain.interval is not None and gain.sign == 1:
+        at = {entry.threshold: entry.f1_score or 0.0 for entry in analysis.at_thresholds}
         yield Finding(
             "note",
-            f"The threshold with the best F1 {where}, {threshold:.3f}, gives F1 {best:.3f} on {analysis.split}; the "
-            f"threshold in use, {analysis.threshold:.4g}, gives {in_use:.3f}.",
+            f"The threshold with the best F1 {where}, {threshold:.3f}, has F1 {at[threshold]:.3f} on {analysis.split}; "
+            f"the threshold in use, {analysis.threshold:.4g}, gives {at[analysis.threshold]:.3f} (95% CI of the "
+            f"difference {gain.interval[0]:+.3f} to {gain.interval[1]:+.3f}).",
         )
 
 
@@ -170,7 +194,7 @@ def _decision(evaluation: EvaluationInput, where: str) -> Iterator[Finding]:
 
 
 def _calibration(analysis: SplitAnalysis, evaluation: EvaluationInput) -> Iterator[Finding]:
-    if analysis.calibration is None or analysis.labelled < ENOUGH_RECORDS:
+    if analysis.calibration is None:
         return
     if isinstance(evaluation.decision.prior, PriorShift):
         target = percent(evaluation.decision.prior.target_share)
@@ -181,20 +205,25 @@ def _calibration(analysis: SplitAnalysis, evaluation: EvaluationInput) -> Iterat
         )
         return
     error, over = analysis.calibration.expected_calibration_error, analysis.calibration.overconfidence
-    if error < 0.05:
-        yield Finding("good", f"Scores can be read as probabilities: the expected calibration error is {error:.3f}.")
+    most = analysis.calibration.most_if_calibrated
+    limit = f"perfectly calibrated scores of so many records reach {most:.3f} in 1% of samples"
+    if error <= max(most, _SMALL_ERROR):
+        if most < _LARGE_ERROR:
+            text = f"Scores can be read as probabilities: the expected calibration error is {error:.3f}; {limit}."
+            yield Finding("good", text)
         return
     direction = (
         "too high" if over > error / 2 else "too low" if over < -error / 2 else "partly too high, partly too low"
     )
     shifting = [name for name in ("class_weights", "label_smoothing") if evaluation.hyperparameters.get(name)]
     shifting += ["the focal loss"] if evaluation.hyperparameters.get("loss") == "focal" else []
+    advice = " To correct them, choose calibration." if evaluation.decision.method == "none" else ""
     verb = "shifts" if shifting in (["label_smoothing"], ["the focal loss"]) else "shift"
     weighted = f" {' and '.join(shifting)} intentionally {verb} them." if shifting else ""
     yield Finding(
         "check",
-        f"Do not read the scores as probabilities: they are {direction}, by {error:.3f} on average.{weighted} "
-        "The ranking of the records is unaffected.",
+        f"Do not read the scores as probabilities: they are {direction}, by {error:.3f} on average; {limit}.{weighted} "
+        f"The ranking of the records is unaffected.{advice}",
     )
 
 
@@ -205,31 +234,66 @@ def _variants(variants: Sequence[VariantReport]) -> Iterator[Finding]:
             yield Finding(level, f"model.{report.name}.onnx was not written: {report.reason}.")
 
 
-def _explanation(explanation: Explanation | None) -> Iterator[Finding]:
-    if explanation is None or explanation.problem is not None:
+def _companion(companion: CompanionReport | None) -> Iterator[Finding]:
+    if companion is not None and companion.is_the_model:
+        yield Finding("note", f"The model is the trees: {MODEL_IS_THE_TREES}.")
+
+
+def _leakage(analyses: Mapping[str, SplitAnalysis], explanation: Explanation | None) -> Iterator[Finding]:
+    """Yield the finding that questions everything else: a model that is too good, or that one or two columns make."""
+    areas = {split: analysis.metric("auroc") for split, analysis in analyses.items() if analysis.problem is None}
+    known = {split: area for split, area in areas.items() if area is not None}
+    found = []
+    if known and min(known.values()) > _PERFECT:
+        found.append("AUROC is " + " and ".join(f"{area:.4f} on {split}" for split, area in known.items()))
+    if explanation is not None and explanation.problem is None and _least(explanation) > _SUSPICIOUS:
+        singles = explanation.columns[:1] if len(explanation.columns) > 1 else ()
+        makes = [entry for entry in (*singles, explanation.pair) if entry is not None and _guesses(explanation, entry)]
+        if makes and makes[0].kind != "text":
+            found.append(f"the model depends almost only on {makes[0].name}: {_fall(explanation, makes[0])}")
+    if found:
+        text = f"Check for target leakage first: {'; '.join(found)}. Is every value known at prediction time?"
+        yield Finding("check", text)
+
+
+def _least(explanation: Explanation) -> float:
+    """Return the lower end of the 95 % interval of the metric."""
+    base, half = explanation.base or 0.5, max(1, explanation.records // 2)
+    return base - expected_auroc_width(base, half, half) / 2
+
+
+def _guesses(explanation: Explanation, without: Importance) -> bool:
+    return without.drop > _LOST * ((explanation.base or 0.5) - 0.5)
+
+
+def _fall(explanation: Explanation, without: Importance) -> str:
+    base = explanation.base or 0.5
+    return f"when shuffled, {DECLARED[explanation.metric].title} falls from {base:.3f} to {base - without.drop:.3f}"
+
+
+def _explanation(explanation: Explanation | None, *, leaks: bool) -> Iterator[Finding]:
+    if explanation is None or explanation.problem is not None or _least(explanation) < 0.5 + _SOME_GAIN:
         return
-    name, base = DECLARED[explanation.metric].title, explanation.base or 0.5
-    gain = base - 0.5
     first = explanation.columns[0]
-    if len(explanation.columns) > 1 and gain > 0.1 and first.drop > 0.9 * gain:
-        yield Finding(
-            "check",
-            f"The model depends almost only on {first.name}: when it is shuffled, {name} falls from {base:.3f} to "
-            f"{base - first.drop:.3f}. A single dominant column often indicates target leakage: check that its value "
-            "is known at prediction time.",
-        )
-    for entry in explanation.modalities:
-        if len(explanation.modalities) > 1 and entry.drop < 0.001 * (gain > 0.05):
-            yield Finding(
-                "note", f"{name} on {explanation.split} does not decrease without {entry.name}; it may be unnecessary."
+    if not leaks and len(explanation.columns) > 1 and _guesses(explanation, first):
+        yield Finding("note", f"The model depends almost only on {first.name}: {_fall(explanation, first)}.")
+    for entry in explanation.modalities if len(explanation.modalities) > 1 else ():
+        if entry.interval is not None and entry.interval[0] <= 0 and entry.interval[1] < _UNNECESSARY:
+            low, high = entry.interval
+            name = DECLARED[explanation.metric].title
+            text = (
+                f"{name} on {explanation.split} does not clearly decrease without {entry.name} (95% CI of the decrease {low:+.3f} to "
             )
+            yield Finding("note", f"{text}{high:+.3f}); it may be unnecessary.")
 
 
 def _training(evaluation: EvaluationInput) -> Iterator[Finding]:
+    metric, key = MonitoredMetric.of(evaluation.early_stop_metric), metric_key(evaluation)
+    values = [entry.get(key) for entry in evaluation.history if "val/loss" in entry][-_RISES - 1 :]
+    rises = [metric.rank(after) < metric.rank(before) for before, after in pairwise(values)]
     best = best_validation(evaluation)
-    steps = [entry["step"] for entry in evaluation.history if "val/loss" in entry]
-    if best is not None and len(steps) > 1 and best["step"] == steps[-1]:
-        yield Finding("note", f"The last validation has the best {metric_key(evaluation)}: more epochs may help.")
+    if len(rises) == _RISES and all(rises) and best is not None and best.get(key) == values[-1]:
+        yield Finding("note", f"The last {_RISES} validations each improved {key}: more epochs may help.")
     skipped = evaluation.run.get("skipped steps")
     if skipped:
         yield Finding("check", f"{skipped} optimizer steps were skipped because a gradient was not finite.")

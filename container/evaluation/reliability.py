@@ -7,6 +7,7 @@ import numpy as np
 from container.evaluation.curves import wilson_interval
 
 RELIABILITY_BINS = 10
+_SAMPLES = 5000
 
 
 @dataclass(frozen=True)
@@ -33,12 +34,14 @@ class Calibration:
 
     Attributes:
         expected_calibration_error: mean over records of |mean score - observed share| of their bin.
+        most_if_calibrated: the error that perfectly calibrated scores exceed in 1 % of samples of so many records.
         brier_score: mean squared distance from the outcome: of class 1's probability for two classes (0 to 1), of all
             K probabilities for more (0 to 2).
         bins: the bins that contain records.
     """
 
     expected_calibration_error: float
+    most_if_calibrated: float
     brier_score: float
     bins: tuple[ReliabilityBin, ...]
 
@@ -68,6 +71,9 @@ def calibrate(labels: np.ndarray, probabilities: np.ndarray) -> Calibration:
     score_sums = np.bincount(index, weights=scores, minlength=RELIABILITY_BINS)
     outcome_sums = np.bincount(index, weights=outcome, minlength=RELIABILITY_BINS)
     error = float(np.abs(score_sums - outcome_sums).sum() / len(labels))
+    variances = np.bincount(index, weights=scores * (1 - scores), minlength=RELIABILITY_BINS)
+    by_chance = np.abs(np.random.default_rng(0).normal(size=(_SAMPLES, RELIABILITY_BINS)) * np.sqrt(variances))
+    most = float(np.quantile(by_chance.sum(axis=1), 0.99) / len(labels))
     bins = tuple(
         ReliabilityBin(
             lower=b / RELIABILITY_BINS,
@@ -79,4 +85,4 @@ def calibrate(labels: np.ndarray, probabilities: np.ndarray) -> Calibration:
         )
         for b in np.flatnonzero(counts).tolist()
     )
-    return Calibration(error, brier, bins)
+    return Calibration(error, most, brier, bins)

@@ -12,10 +12,13 @@ from container.evaluation.predictions import SplitPredictions
 from contracts.metrics import COMPARED, DECLARED
 
 NAMED = 6
+_FEWEST_NEVER = 5  # records of a class, of which a model that finds half of them misses all once in 32 times
 _FEW_TO_JUDGE = 200  # records, with which an accuracy of 0.8 has a 95 % interval of 0.11
 
 
-def verdict(analysis: SplitAnalysis, split: SplitPredictions, class_labels: Sequence[int | str]) -> list[Finding]:
+def verdict(
+    analysis: SplitAnalysis, split: SplitPredictions, class_labels: Sequence[int | str], *, calibrated: bool = False
+) -> list[Finding]:
     """Return the first findings: the model against its baseline in every metric that has one, and the next step."""
     if analysis.problem is not None or np.count_nonzero(analysis.class_counts) < 2:
         return []
@@ -30,13 +33,23 @@ def verdict(analysis: SplitAnalysis, split: SplitPredictions, class_labels: Sequ
     never = _never_predicted(analysis)
     if not better:
         title = f"Not shown to be better than always predicting {commonest}"
-        return [Finding("check", f"{title}, on {analysis.split}: {'; '.join([*facts, *never])}."), *_next(0, analysis)]
+        return [
+            Finding("check", f"{title}, on {analysis.split}: {'; '.join([*facts, *never])}."),
+            *_next(0, analysis, calibrated),
+        ]
     if other:
         names = ", ".join(DECLARED[name].title for name in better)
         title = f"Better than guessing in {names}, not shown in {', '.join(DECLARED[name].title for name in other)}"
-        return [Finding("check", f"{title}, on {analysis.split}: {'; '.join([*facts, *never])}."), *_next(1, analysis)]
+        return [
+            Finding("check", f"{title}, on {analysis.split}: {'; '.join([*facts, *never])}."),
+            *_next(1, analysis, calibrated),
+        ]
     first = Finding("good", f"Better than guessing in every metric, on {analysis.split}: {'; '.join(facts)}.")
-    return [first, *(Finding("check", f"{text[0].upper()}{text[1:]}.") for text in never), *_next(2, analysis)]
+    return [
+        first,
+        *(Finding("check", f"{text[0].upper()}{text[1:]}.") for text in never),
+        *_next(2, analysis, calibrated),
+    ]
 
 
 def against_baseline(analysis: SplitAnalysis, split: SplitPredictions) -> dict[str, Difference]:
@@ -92,14 +105,14 @@ def _fact(analysis: SplitAnalysis, name: str, difference: Difference) -> str:
 
 
 def _never_predicted(analysis: SplitAnalysis) -> list[str]:
-    never = [scores for scores in analysis.classes if scores.support and not scores.predicted]
+    never = [scores for scores in analysis.classes if scores.support >= _FEWEST_NEVER and not scores.predicted]
     if not never:
         return []
     classes = listed([f"{scores.label} ({scores.support:,} records)" for scores in never], most=NAMED)
     return [f"never predicted: {classes}, of {len(analysis.classes)} classes"]
 
 
-def _next(level: int, analysis: SplitAnalysis) -> Iterator[Finding]:
+def _next(level: int, analysis: SplitAnalysis, calibrated: bool) -> Iterator[Finding]:
     """Yield what to do next; level 0: no better than guessing, 1: better in some metrics, 2: in every metric."""
     few = analysis.labelled < _FEW_TO_JUDGE
     if level == 0:
@@ -107,7 +120,8 @@ def _next(level: int, analysis: SplitAnalysis) -> Iterator[Finding]:
     elif few:
         text = f"test on more records than {analysis.labelled:,} before you rely on these numbers"
     elif level == 1 and analysis.threshold is not None:
-        text = "choose a decision_threshold for your costs (section Decisions), and calibration if scores are used"
+        text = "choose a decision_threshold for your costs (section Decisions)"
+        text += "" if calibrated else ", and calibration if scores are used"
     else:
         text = "look at the most confident errors and at the classes with the lowest F1; compare another setting"
     yield Finding("note", f"What to do next: {text}.")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from container.init.earlier import Splits, id_hashes
 from container.init.profile import RawTables
@@ -24,6 +25,7 @@ from container.steps.preprocess.row_split import (
     TimeSplit,
 )
 from container.tables.duplicate_ids import DuplicateIds, content_hashes, count_shared
+from container.tables.values import keys
 from container.tables.writer import TableWriter
 from contracts.errors import ContractError
 from contracts.paths import SPLITS
@@ -32,6 +34,7 @@ from contracts.spelling import counted
 EXACT_ROWS = 200_000
 HELD_OUT = 0.1  # share of val, and of test
 _CODES = {"train": TRAIN, "val": VAL, "test": TEST}
+_LONG = 40  # characters of texts that two rows hardly ever share by chance
 _DUPLICATES = 1 << 16  # distinct rows and texts up to which duplicates are counted exactly
 
 
@@ -102,7 +105,7 @@ class Repeated:
     """Contents that several splits share.
 
     Attributes:
-        shared: number of contents in more than one split, by what they are.
+        shared: number of contents in more than one split, by what they are; short texts do not count.
         absent: columns of numbers or dates without a value in train.
     """
 
@@ -136,11 +139,14 @@ def write_splits(raw: RawTables, splits: Splits, folders: Mapping[str, Path]) ->
             codes = splits.codes[part.first_row : part.first_row + table.num_rows]
             content = {"rows": content_hashes(table.select(inputs))}
             content |= {text: content_hashes(table.select([text])) for text in texts}
+            long = {text: pc.greater_equal(pc.utf8_length(keys(table[text])), _LONG) for text in texts}
+            long = {text: found.fill_null(False).to_numpy(zero_copy_only=False) for text, found in long.items()}
+            long["rows"] = np.any([*long.values()], axis=0) if texts else np.ones(table.num_rows, bool)
             for split, writer in zip(SPLITS, writers):
                 chosen = codes == _CODES[split]
                 writer.write(table.filter(pa.array(chosen)))
                 for what, hashes in content.items():
-                    seen[what][SPLITS.index(split)].add_hashes(hashes[chosen])
+                    seen[what][SPLITS.index(split)].add_hashes(hashes[chosen & long[what]])
             for name in ids:
                 repeated_ids.add(table[name])
             in_train = table.select(absent).filter(pa.array(codes == TRAIN))

@@ -16,6 +16,7 @@ from container.data.records import RecordArrays
 from container.data.split import PreparedSplit, pack_records
 from container.decision.softmax import softmax
 from container.errors import NotMade
+from container.evaluation.bootstrap import Scores, paired_differences
 from container.evaluation.evaluation_input import Explanation, Importance
 from container.evaluation.metrics import classification_metrics
 from container.export.onnx import feed_of
@@ -80,7 +81,9 @@ def explain(
             return not_measured("the model reads one column, so there is nothing to compare")
         sample = sample[: measured.affordable(sample, size=size)]
         base = measured.encode(sample, size=size)
-        columns = [measured.importance(column, kind, base, seed=hp.seed) for column, kind in measured.columns]
+        columns = [measured.importance([column], kind, base, seed=hp.seed) for column, kind in measured.columns]
+        columns.sort(key=lambda entry: -entry.drop)
+        pair = measured.pair(columns, base, seed=hp.seed)
         modalities = [measured.ablation(*modality, base=base) for modality in measured.modalities]
     except NotMade as reason:
         logger.warning("explain: %s", reason)
@@ -93,9 +96,10 @@ def explain(
         f"explained in {seconds:.1f} s: {len(columns)} columns shuffled {SHUFFLES} times over {len(sample)} {split} "
         f"records, {len(modalities)} modalities left out"
     )
-    columns, modalities = (tuple(sorted(each, key=lambda entry: -entry.drop)) for each in (columns, modalities))
+    modalities = sorted(modalities, key=lambda entry: -entry.drop)
+    columns, modalities = tuple(columns), tuple(modalities)
     return Explanation(
-        METRIC, base, len(sample), SHUFFLES, seconds, columns=columns, modalities=modalities, split=split
+        METRIC, base, len(sample), SHUFFLES, seconds, columns=columns, modalities=modalities, pair=pair, split=split
     )
 
 
@@ -188,8 +192,8 @@ class _Measured:
     @torch.inference_mode()
     def _seconds_per_record(self, rows: np.ndarray) -> float:
         """Time the encoders once and for joined columns, and the head, the companion, the metric for every change."""
-        passes, seconds = 1 + SHUFFLES * len(self.columns) + len(self.modalities), 0.0
-        encodings = 1 + SHUFFLES * len(self._joined)
+        passes, seconds = 1 + SHUFFLES * (1 + len(self.columns)) + len(self.modalities), 0.0
+        encodings = 1 + SHUFFLES * (1 + len(self._joined) if self._joined else 0)
         logits = []
         for part in self._parts(rows, size=len(rows)):
             batch = self.val.pack(rows[part]).to(self.device)
@@ -224,7 +228,8 @@ class _Measured:
         self._raw = self._raw_columns()
         batches = [*(batch for _, batch in self._batches), self._empty_batch(1)]
         self._features = self._encoded(batches)  # of each text and record; last the empty one
-        base, problem = self._score({}, self._tabular)
+        self._base = self._score({}, self._tabular)
+        base, problem = self._metric(self._labels, self._base)
         if base is None:
             raise NotMade(problem)
         return base
@@ -267,8 +272,8 @@ class _Measured:
         return pack_records(self._empty.take(np.zeros(records, np.int64))).to(self.device)
 
     @torch.inference_mode()
-    def _score(self, changed: Mapping[int, _Text], tabular: Tensor) -> tuple[float | None, str | None]:
-        """Return the metric with these texts, by index, and this table; the other texts are unchanged."""
+    def _score(self, changed: Mapping[int, _Text], tabular: Tensor) -> list[np.ndarray]:
+        """Return the logits, in parts, with these texts, by index, and this table; the other texts are unchanged."""
         logits = []
         for positions, batch in self._batches:
             self._check_stopped()
@@ -279,7 +284,7 @@ class _Measured:
                 if text:
                     texts[index] = text.pack(positions).to(self.device)
             logits.append(self._logits(features, replace(batch, texts=tuple(texts), tabular=tabular[positions])))
-        return self._metric(self._labels, logits)
+        return logits
 
     def _metric(self, labels: np.ndarray, logits: Sequence[np.ndarray]) -> tuple[float | None, str | None]:
         """Return the metric of parts of logits, or the reason why it is undefined."""
@@ -287,26 +292,41 @@ class _Measured:
         computed = classification_metrics(labels, probabilities, [METRIC], class_labels=names)
         return computed.values[METRIC], computed.undefined.get(METRIC)
 
-    def importance(self, column: str, kind: str, base: float, *, seed: int) -> Importance:
-        """Return the mean drop over the shuffles of `column`."""
+    def importance(self, columns: Sequence[str], kind: str, base: float, *, seed: int) -> Importance:
+        """Return the mean drop over the shuffles of `columns`, all in the same order."""
         drops = []
+        texts_of = {self._text_index[name]: name in self._joined for name in columns if name in self._text_index}
+        joined = {name: self._raw[name] for name in columns if name in self._joined}
+        inputs = [i for name in columns for i in self._tabular_index.get(name, ())]
         for shuffle in range(SHUFFLES):
             order = np.random.default_rng([seed, shuffle]).permutation(len(self._sample))
-            if column in self._text_index:
-                index = self._text_index[column]
-                text = self._rejoined(column, order) if column in self._joined else self._shuffled(index, order)
-                drops.append(self._drop(base, {index: text}, self._tabular))
-            else:
-                inputs = list(self._tabular_index[column])
-                tabular = self._tabular.clone()
-                tabular[:, inputs] = self._tabular[order][:, inputs]
-                drops.append(self._drop(base, {}, tabular))
-        return Importance(column, kind, float(np.mean(drops)), float(np.std(drops)))
+            rejoined = {name: raw.take(order) for name, raw in joined.items()}
+            texts = {
+                index: self._rejoined(index, rejoined) if is_joined else self._shuffled(index, order)
+                for index, is_joined in texts_of.items()
+            }
+            tabular = self._tabular.clone()
+            tabular[:, inputs] = self._tabular[order][:, inputs]
+            drops.append(base - self._area(self._score(texts, tabular)))
+        return Importance(" and ".join(columns), kind, float(np.mean(drops)), float(np.std(drops)))
+
+    def pair(self, columns: Sequence[Importance], base: float, *, seed: int) -> Importance | None:
+        """Return the drop without the first two columns, each of which may hide what the other knows."""
+        if len(columns) < 3:
+            return None
+        first, second = columns[:2]
+        kind = "text" if "text" in (first.kind, second.kind) else first.kind
+        return self.importance([first.name, second.name], kind, base, seed=seed)
 
     def ablation(self, name: str, texts: Sequence[int], table: bool, *, base: float) -> Importance:
         """Return the drop with these texts, or the table, replaced by those of an empty record."""
         tabular = self._empty_batch(1).tabular.expand_as(self._tabular) if table else self._tabular
-        return Importance(name, "modality", self._drop(base, {i: self._nothing(i) for i in texts}, tabular))
+        without = self._score({i: self._nothing(i) for i in texts}, tabular)
+        given = (softmax(np.concatenate(logits)) for logits in (without, self._base))
+        scores = (Scores(probabilities, probabilities.argmax(axis=1)) for probabilities in given)
+        difference = paired_differences(self._labels, *scores).get(METRIC)
+        interval = None if difference is None else difference.interval
+        return Importance(name, "modality", base - self._area(without), interval=interval)
 
     def _shuffled(self, index: int, order: np.ndarray) -> _Text:
         """Return the text of record order[i] for record i."""
@@ -318,11 +338,11 @@ class _Measured:
         return _Text(features, lambda positions: self._empty_batch(len(positions)).texts[index])
 
     @torch.inference_mode()
-    def _rejoined(self, column: str, order: np.ndarray) -> _Text:
-        """Return the joined text of every record with `column` of record order[i]."""
-        index, size = self._text_index[column], len(self._sample)
+    def _rejoined(self, index: int, columns: Mapping[str, pa.ChunkedArray]) -> _Text:
+        """Return the joined text of every record with other columns."""
+        size = len(self._sample)
         raw = dict.fromkeys(self._preprocessor.fitted.feature_inputs, pa.nulls(size)) | self._raw
-        table = pa.table(raw | {column: self._raw[column].take(order)})
+        table = pa.table(raw | columns)
         records = RecordArrays.from_batch(self._preprocessor.transform(table).batch, self._roles)
 
         def pack(positions: np.ndarray) -> PackedBatch:
@@ -331,7 +351,7 @@ class _Measured:
         features = self._encoded([pack(positions) for positions, _ in self._batches])[index]
         return _Text(features, lambda positions: pack(positions).texts[index])
 
-    def _drop(self, base: float, changed: Mapping[int, _Text], tabular: Tensor) -> float:
-        value, problem = self._score(changed, tabular)
+    def _area(self, logits: Sequence[np.ndarray]) -> float:
+        value, problem = self._metric(self._labels, logits)
         assert value is not None, problem  # the base has the same labels, and is defined
-        return base - value
+        return value

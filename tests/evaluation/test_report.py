@@ -132,7 +132,7 @@ def test_the_head_explains_the_main_metrics_with_their_baselines(tmp_path):
     share = (test.labels == 1).mean()
     accuracy = ((test.probabilities[:, 1] >= 0.5) == test.labels).mean()
     assert f"{percent(share)} are of class sent back" in text
-    assert f"The model predicts {percent(accuracy)} of them correctly" in text
+    assert f"The predicted class is right for {percent(accuracy)} of all records" in text
     assert f"Baseline: {max(share, 1 - share):.3f}" in text
     assert "the best by val/auroc (0.9, step 4 of 6)" in text
 

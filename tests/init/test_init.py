@@ -411,6 +411,7 @@ def test_labels_are_in_their_order_in_every_list(tmp_path, capsys):
         (lambda raw: raw.assign(customer_id=[f"C{i % 60}" for i in raw.index]), "--group customer_id"),
         (lambda raw: raw.assign(day="2026-01-" + (raw.index % 28 + 1).astype(str).str.zfill(2)), "--time day"),
         (lambda raw: raw.assign(review=raw["review"][:100].tolist() * 2), "texts of review: metrics of val"),
+        (lambda raw: raw.assign(review=[text[:30] for text in (*raw["review"][:150], *raw["review"][:50])]), None),
         (
             lambda raw: raw.assign(price=raw["price"].where(raw.index > 1, "on request")),
             "price: of 200 cells, 2 cannot be read as a number, e.g. 'on request'",

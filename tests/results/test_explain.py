@@ -217,6 +217,29 @@ def test_the_importance_of_the_table_is_measured_with_imputed_values(by_price: M
     assert found.drop == pytest.approx(base - without, abs=1e-3)  # a pair or two of 2,500 may be tied but for rounding
 
 
+def test_two_columns_are_shuffled_together(by_price: Made) -> None:
+    found = by_price.explain(seed=3)
+    batch = by_price.val.pack(even_sample(by_price.val.column("label").to_numpy(), 1000, seed=3))
+    first, second = (entry.name for entry in found.columns[:2])
+    assert found.pair is not None
+    assert found.pair.name == f"{first} and {second}"
+    places = [by_price.data.fitted.feature_columns.index(name) for name in ("price", "quantity")]
+    base, drops, kept = auroc(by_price, batch), [], batch.tabular.clone()
+    for shuffle in range(module.SHUFFLES):
+        batch.tabular[:] = kept
+        batch.tabular[:, places] = kept[np.random.default_rng([3, shuffle]).permutation(len(kept))][:, places]
+        drops.append(base - auroc(by_price, batch))
+    assert {first, second} == {"price", "quantity"}
+    assert found.pair.drop == pytest.approx(np.mean(drops))
+
+
+def test_a_modality_has_an_interval_of_its_drop(by_price: Made) -> None:
+    table, *_, text = by_price.explain().modalities
+    assert table.interval is not None
+    assert table.interval[0] < table.drop < table.interval[1]
+    assert text.interval is None or text.interval[0] <= text.drop <= text.interval[1]
+
+
 def test_the_same_seed_gives_the_same_and_the_model_is_left_as_it_was(by_price: Made) -> None:
     first, second = by_price.explain(), by_price.explain()
     assert (first.columns, first.modalities) == (second.columns, second.modalities)
@@ -324,7 +347,10 @@ def test_explain_is_a_switch_or_a_number_of_records(given: Any, expected: int) -
 
 def explanation(**replaced: Any) -> Explanation:
     columns = (Importance("price", "numeric", 0.41, 0.02), Importance("<b>chat</b>", "text", -0.001, 0.001))
-    modalities = (Importance("the table", "modality", 0.42), Importance("text chat", "modality", 0.0))
+    modalities = (
+        Importance("the table", "modality", 0.42, interval=(0.4, 0.44)),
+        Importance("text chat", "modality", 0.0, interval=(-0.01, 0.01)),
+    )
     fields = {"base": 0.93, "records": 300, "shuffles": 3, "columns": columns, "modalities": modalities}
     return Explanation("auroc", seconds=1.0, **{**fields, **replaced})
 
@@ -333,11 +359,11 @@ def test_the_report_and_the_metrics_have_it(tmp_path: Path) -> None:
     made = two_splits()
     object.__setattr__(made, "explanation", explanation())
     written = write_evaluation(tmp_path, made)["explanation"]
-    assert written["columns"][0] == {"name": "price", "kind": "numeric", "drop": 0.41, "spread": 0.02}
+    assert written["columns"][0] == {"name": "price", "kind": "numeric", "drop": 0.41, "spread": 0.02, "interval": None}
     page = (tmp_path / "report.html").read_text()
     assert "<b>chat" not in page
-    assert "The model depends almost only on price: when it is shuffled, AUROC falls from 0.930 to 0.520" in page
-    assert "AUROC on val does not decrease without text chat" in page
+    assert "leakage first: the model depends almost only on price: when shuffled, AUROC falls from 0.930 to 0" in page
+    assert "AUROC on val does not clearly decrease without text chat" in page
     assert page.count("decrease in AUROC") == 3  # two charts and the table
 
 
