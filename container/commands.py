@@ -144,7 +144,7 @@ def _convert(options: argparse.Namespace, _: JobPaths) -> int:
 def _compare(options: argparse.Namespace, _: JobPaths) -> int:
     from container.evaluation.compare import compare
 
-    return compare(options.jobs)
+    return compare(options.jobs, split=options.split)
 
 
 def _serve(options: argparse.Namespace, paths: JobPaths) -> int:
@@ -256,6 +256,7 @@ def _add_serve_arguments(command: argparse.ArgumentParser) -> None:
 
 def _add_compare_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("jobs", type=Path, nargs="+", metavar="DIR", help="the folders of two or more jobs")
+    command.add_argument("--split", default="test", help="compare NAME_predictions.* of output/data (default: test)")
 
 
 def _add_predict_arguments(command: argparse.ArgumentParser) -> None:

@@ -49,7 +49,7 @@ class CompanionReport:
     @property
     def is_the_model(self) -> bool:
         """Return whether the network hardly counts."""
-        return self.kept and self.factors is not None and self.factors[0] < 0.1 * sum(self.factors)
+        return model_is_the_trees(self.kept, self.factors)
 
     def __str__(self) -> str:
         if self.factors is None:
@@ -67,6 +67,11 @@ class CompanionReport:
         network, companion = self.factors
         trees = f"; the model is the trees: {MODEL_IS_THE_TREES}" if self.is_the_model else ""
         return f"companion: logits = {network:.3g} * network + {companion:.3g} * companion{trees} ({figures}; {fitted})"
+
+
+def model_is_the_trees(kept: bool, factors: Sequence[float] | None) -> bool:
+    """Return whether the companion is nearly all of the blend; the first factor is the network's."""
+    return kept and factors is not None and factors[0] < 0.1 * sum(factors)
 
 
 def companion_sentences(report: CompanionReport) -> list[str]:

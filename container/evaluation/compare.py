@@ -1,4 +1,4 @@
-"""Compare finished jobs: the settings that differ, and the test metrics with paired differences."""
+"""Compare finished jobs: the settings that differ, and the metrics of a split with paired differences."""
 
 import json
 import sys
@@ -8,12 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 
 from container.decision.decision import Decision
 from container.evaluation.bootstrap import Scores, paired_differences
+from container.evaluation.companion_report import MODEL_IS_THE_TREES, model_is_the_trees
 from container.evaluation.tuning_report import shown_setting
 from container.preprocessing.fitted import FittedPreprocessing
-from container.tables.channel_files import iter_tables
+from container.tables.channel_files import column_names, iter_tables
+from container.tables.data_files import find_data_files
+from container.tables.duplicate_ids import content_hashes
 from container.tables.values import keys
 from contracts import artifacts
 from contracts.errors import ContractError
@@ -30,22 +34,29 @@ _ROWS_AT_ONCE = 65_536
 
 @dataclass(frozen=True)
 class _Job:
-    """A finished job. [N] records of test."""
+    """A finished job. [N] records of the compared split.
+
+    Attributes:
+        ids: None without an id column.
+        rows: numbers of the records in the split; None with an id column.
+    """
 
     folder: Path
+    split: str
     settings: dict[str, Any]
     metrics: dict[str, Any]
     class_labels: tuple[int | str, ...]
-    ids: tuple[str | None, ...]
+    ids: list[str | None] | None
+    rows: np.ndarray | None
     labels: np.ndarray
     scores: Scores
 
     @classmethod
-    def read(cls, folder: Path) -> "_Job":
+    def read(cls, folder: Path, split: str) -> "_Job":
         paths = JobPaths.resolve(folder)
-        files = sorted(paths.output_data.glob(f"{SPLIT}_predictions.*"))
+        files = sorted(paths.output_data.glob(f"{split}_predictions.*"))
         if not files:
-            raise ContractError(f"{folder}: has no {SPLIT} predictions in output/data", _FIX)
+            raise ContractError(f"{folder}: has no {split} predictions in output/data", _FIX)
         fitted, decision = FittedPreprocessing.load(paths.model), Decision.load(paths.model)
         names = [artifacts.probability_column(k) for k in range(len(fitted.class_labels))]
         id_name = fitted.id_name or artifacts.ROW_NUMBER
@@ -59,27 +70,68 @@ class _Job:
         probabilities = np.concatenate(parts)
         return cls(
             folder,
+            split,
             read_object(paths.model / artifacts.HYPERPARAMETERS, _FIX),
             json.loads((paths.output_data / artifacts.METRICS).read_text()),
             tuple(fitted.class_labels),
-            tuple(ids),
+            None if fitted.id_name is None else ids,
+            np.array(ids, np.int64) if fitted.id_name is None else None,
             np.concatenate(labels),
             Scores(probabilities, decision.decide(probabilities)),
         )
 
+    def contents(self) -> np.ndarray | None:
+        """Return a key of each record: a hash of all its columns, and how often it occurred before. [N]
 
-def compare(folders: Sequence[Path]) -> int:
-    """Print how jobs differ from the first of them; return 0, or 1 with the cause on stderr."""
+        None without the files of the split.
+        """
+        channel = JobPaths.resolve(self.folder).channel(self.split)
+        if not channel.is_dir():
+            return None
+        files = find_data_files(channel, self.settings.get(f"{self.split}_filename"))
+        parts = iter_tables(files, column_names(files[0]), rows_per_batch=_ROWS_AT_ONCE)
+        hashes = np.concatenate([content_hashes(part.table) for part in parts])
+        rows = np.arange(len(self.labels)) if self.rows is None else self.rows
+        hashes = hashes[rows] if rows.max(initial=-1) < len(hashes) else hashes[:0]
+        order = np.argsort(hashes, kind="stable")
+        _, starts, counts = np.unique(hashes[order], return_index=True, return_counts=True)
+        before = np.empty(len(hashes), np.int64)
+        before[order] = np.arange(len(hashes)) - np.repeat(starts, counts)
+        return np.char.add(np.char.add(hashes.astype(str), "/"), before.astype(str))
+
+
+def compare(folders: Sequence[Path], *, split: str = SPLIT) -> int:
+    """Print how jobs differ from the first of them; return 0, or 1 with the cause on stderr.
+
+    Args:
+        split: whose predictions are compared.
+    """
     try:
         if len(folders) < 2:
             raise ContractError(f"compare: {len(folders)} folder is given", "Name at least two finished jobs.")
-        jobs = [_Job.read(folder) for folder in folders]
+        jobs = [_Job.read(folder, split) for folder in folders]
+        lines = [*_settings(jobs), *_same_trees(jobs), "", *_metrics(jobs)]
     except ContractError as error:
         print(error, file=sys.stderr, flush=True)
         return 1
-    for line in [*_settings(jobs), "", *_metrics(jobs)]:
+    for line in lines:
         print(line)
     return 0
+
+
+def _same_trees(jobs: Sequence[_Job]) -> Iterator[str]:
+    """Yield a sentence for each job whose model is the trees of the first job's."""
+
+    def trees_of(job: _Job) -> bytes | None:
+        companion = job.metrics.get("companion") or {"kept": False, "factors": None}
+        file = JobPaths.resolve(job.folder).model / artifacts.COMPANION
+        is_model = file.is_file() and model_is_the_trees(companion["kept"], companion["factors"])
+        return onnx.load(str(file)).graph.SerializeToString(deterministic=True) if is_model else None
+
+    first = trees_of(jobs[0])
+    for job in jobs[1:]:
+        if first is not None and trees_of(job) == first:
+            yield f"The models of {jobs[0].folder} and {job.folder} are the same trees: in both, {MODEL_IS_THE_TREES}."
 
 
 def _settings(jobs: Sequence[_Job]) -> list[str]:
@@ -97,38 +149,47 @@ def _settings(jobs: Sequence[_Job]) -> list[str]:
 
 def _metrics(jobs: Sequence[_Job]) -> Iterator[str]:
     first, *others = jobs
-    differences = [_differences(first, job) for job in others]
+    found = [_differences(first, job) for job in others]
     header = [
-        f"{SPLIT} metric",
+        f"{first.split} metric",
         *(str(job.folder) for job in jobs),
         *(f"{job.folder} - {first.folder}" for job in others),
     ]
     rows = []
-    for name in COMPARED:
-        values = [job.metrics.get(f"{SPLIT}/{name}") for job in jobs]
+    for name in (*COMPARED, *(f"weighted/{name}" for name in COMPARED)):
+        values = [job.metrics.get(f"{first.split}/{name}") for job in jobs]
         row = [name, *("-" if value is None else f"{value:.4f}" for value in values)]
-        rows.append([*row, *("-" if found is None else found.get(name, "-") for found in differences)])
+        if name in COMPARED or any(value is not None for value in values):
+            rows.append([*row, *(differences.get(name, "-") for differences, _ in found)])
     yield from aligned([header, *rows])
-    if None in differences:
-        yield "Differences need the same records of test, with the same labels, in both jobs."
-    else:
-        yield "Differences: 95 % intervals of a paired bootstrap over the records of test; * excludes 0."
+    if any(differences for differences, _ in found):
+        yield f"Differences: 95 % intervals of a paired bootstrap over the records of {first.split}; * excludes 0."
+    for job, (_, how) in zip(others, found, strict=True):
+        yield f"{job.folder}: {how}."
 
 
-def _differences(first: _Job, second: _Job) -> dict[str, str] | None:
-    """Return the written difference of each metric; None without the same records."""
-    rows = {name: row for row, name in enumerate(second.ids)}
-    order = (
-        np.arange(len(first.ids)) if first.ids == second.ids else np.array([rows.get(name, -1) for name in first.ids])
+def _differences(first: _Job, second: _Job) -> tuple[dict[str, str], str]:
+    """Return the written difference of each metric, none without common records, and how records were paired."""
+    by_id = first.ids is not None and second.ids is not None
+    old, new = (np.array([*map(str, job.ids or ())]) if by_id else job.contents() for job in (first, second))
+    how = "id" if by_id else "equal values in every column, because a job has no id_name"
+    if old is None or new is None:
+        return {}, f"without id_name, records are paired by their columns, and input/data/{first.split} is missing"
+    if any(len(np.unique(keys)) < len(keys) for keys in (old, new)):
+        return {}, f"no differences, because ids of {first.split} repeat"
+    _, here, there = np.intersect1d(old, new, assume_unique=True, return_indices=True)
+    counts = f"{len(here):,} of {len(first.labels):,} and {len(second.labels):,} records were paired by {how}"
+    if first.class_labels != second.class_labels or not np.array_equal(first.labels[here], second.labels[there]):
+        return {}, f"no differences, because labels differ: {counts}"
+    given = (
+        Scores(job.scores.probabilities[rows], job.scores.decided[rows])
+        for job, rows in ((first, here), (second, there))
     )
-    same = first.class_labels == second.class_labels and len(second.ids) == len(order) == len(np.unique(order))
-    if not same or (order < 0).any() or not np.array_equal(first.labels, second.labels[order]):
-        return None
-    scores = Scores(second.scores.probabilities[order], second.scores.decided[order])
-    found = paired_differences(first.labels, first.scores, scores)
-    return {
+    found = paired_differences(first.labels[here], *given)
+    written = {
         name: f"{each.value:+.4f} (no interval)"
         if each.interval is None
         else f"{each.value:+.4f} ({each.interval[0]:+.4f} to {each.interval[1]:+.4f}){'*' if each.sign else ''}"
         for name, each in found.items()
     }
+    return written, counts

@@ -338,7 +338,7 @@ class _Measured:
         return _Text(features, lambda positions: self._empty_batch(len(positions)).texts[index])
 
     @torch.inference_mode()
-    def _rejoined(self, index: int, columns: Mapping[str, pa.ChunkedArray]) -> _Text:
+    def _rejoined(self, index: int, columns: dict[str, pa.ChunkedArray]) -> _Text:
         """Return the joined text of every record with other columns."""
         size = len(self._sample)
         raw = dict.fromkeys(self._preprocessor.fitted.feature_inputs, pa.nulls(size)) | self._raw

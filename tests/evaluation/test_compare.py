@@ -1,7 +1,10 @@
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
+import onnx
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -51,16 +54,27 @@ def job(tmp_path):
     """A function that writes what compare reads of a finished job."""
     preprocessor, _ = fit(tmp_path / "fit", table(40))
 
-    def write(name, *, noise, ids=range(60), id_name="id", order=range(60), **settings):
+    def write(
+        name, *, noise, ids=range(60), id_name="id", order=range(60), channel=range(60), metrics=None, **settings
+    ):
         root, labels = tmp_path / name, np.arange(60) % 2
+        if channel:
+            (root / "input/data/test").mkdir(parents=True)
+            raw = pd.DataFrame(
+                {"text": [f"record {row // 2}" for row in channel], "label": [row % 2 for row in channel]}
+            )
+            raw.iloc[list(order)].to_csv(root / "input/data/test/test.csv", index=False)
         (root / "output/data").mkdir(parents=True)
         replace(preprocessor.fitted, id_name=None if id_name == "row" else id_name).save(root / "model")
         Decision().save(root / "model")
         (root / "model/hyperparameters.json").write_text(json.dumps({"lr": 2e-5, **settings}))
-        (root / "output/data/metrics.json").write_text(json.dumps({"test/auroc": 0.5 + noise / 10}))
+        (root / "output/data/metrics.json").write_text(
+            json.dumps({"test/auroc": 0.5 + noise / 10, "test/weighted/auroc": 0.6 + noise / 10, **(metrics or {})})
+        )
         found = scores(labels, noise=noise, seed=1).probabilities[list(order)]
         labels, ids = labels[list(order)], [str(ids[row]) for row in order]
         raw = pa.chunked_array([pa.array(labels)])
+        ids = [str(row) for row in range(60)] if id_name == "row" else ids
         split = SplitPredictions("test", pa.chunked_array([pa.array(ids)]), raw, labels, found)
         write_predictions(
             root / "output/data", split, predicted=raw, id_name=id_name, label_name="label", file_format="csv"
@@ -93,7 +107,59 @@ def test_jobs_with_other_test_records_have_no_differences(job, capsys):
     assert main(["compare", job("one", noise=1.0), job("two", noise=1.0, ids=range(1, 61))]) == 0
     printed = capsys.readouterr().out
     assert "No setting differs." in printed
-    assert "Differences need the same records of test" in printed
+    assert "no differences, because labels differ: 59 of 60 and 60 records were paired by id." in printed
+
+
+def test_records_without_ids_are_paired_by_all_their_columns(job, capsys):
+    mixed = [*range(0, 60, 2), *range(1, 60, 2)][::-1]
+    jobs = job("one", noise=1.0, id_name="row"), job("two", noise=1.0, id_name="row", order=mixed)
+    assert main(["compare", *jobs]) == 0
+    printed = capsys.readouterr().out
+    assert (
+        "60 of 60 and 60 records were paired by equal values in every column, because a job has no id_name." in printed
+    )
+    assert "+0.0000 (no interval)" in printed
+
+
+@pytest.mark.parametrize(
+    ("channel", "says"),
+    [(range(10, 70), "50 of 60 and 60 records were paired"), (None, "and input/data/test is missing")],
+)
+def test_records_that_differ_in_a_column_are_not_paired(channel, says, job, capsys):
+    first = job("one", noise=1.0, id_name="row")
+    assert main(["compare", first, job("two", noise=1.0, id_name="row", channel=channel)]) == 0
+    assert says in capsys.readouterr().out
+
+
+def test_weighted_metrics_are_shown(job, capsys):
+    assert main(["compare", job("one", noise=1.0), job("two", noise=2.0)]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["weighted/auroc", "0.7000", "0.8000", "-"] in rows
+    assert "weighted/loss" not in [row[0] for row in rows if row]
+
+
+@pytest.mark.parametrize(("factors", "same"), [((0.01, 1.0), True), ((0.5, 0.5), False)])
+def test_two_models_of_the_same_trees_are_said_to_be_the_same(factors, same, job, tmp_path, capsys):
+    folders = [
+        job(name, noise=1.0, metrics={"companion": {"kept": True, "factors": factors}}) for name in ("one", "two")
+    ]
+    for number, folder in enumerate(folders):
+        graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["a"], ["b"])], "trees", [], [])
+        model = onnx.helper.make_model(graph)
+        onnx.helper.set_model_props(model, {"network": str(number)})
+        onnx.save(model, f"{folder}/model/companion.onnx")
+    assert main(["compare", *folders]) == 0
+    assert ("are the same trees" in capsys.readouterr().out) == same
+
+
+def test_another_table_of_predictions_than_that_of_test_is_compared(job, capsys):
+    folders = [job(name, noise=1.0, metrics={"out_of_fold/auroc": 0.75}) for name in ("one", "two")]
+    for folder in folders:
+        (Path(folder) / "output/data/test_predictions.csv").rename(f"{folder}/output/data/out_of_fold_predictions.csv")
+    assert main(["compare", *folders, "--split", "out_of_fold"]) == 0
+    printed = capsys.readouterr().out
+    assert "out_of_fold metric" in printed
+    assert "0.7500" in printed
 
 
 @pytest.mark.parametrize("folders", [["one"], ["one", "missing"]])

@@ -320,6 +320,14 @@ def test_what_init_warned_of_is_a_finding(tmp_path):
     assert "init warned: closed_on: predicts 100.0% of the labels alone." in Page(report(tmp_path, made)).text
 
 
+def test_weighted_metrics_are_beside_the_others(tmp_path):
+    made = two_splits()
+    weighted = replace(made.splits["test"], weights=np.random.default_rng(0).random(400))
+    text = report(tmp_path, replace(made, splits={**made.splits, "test": weighted}))
+    assert "<th>test,<br>weighted</th>" in text
+    assert "<th>val,<br>weighted</th>" not in text
+
+
 def test_a_small_split_is_called_small(tmp_path):
     assert "test has fewer than 30 records of class" in Page(report(tmp_path, two_splits(24))).text
     assert "fewer than 30" not in Page(report(tmp_path, two_splits())).text
