@@ -18,7 +18,7 @@ from contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, JobPaths
 from contracts.serving import PORT, PORT_VARIABLE
 from contracts.steps import PROCESSING_STEPS, TABULAR_PREPROCESSING
 from contracts.table_formats import OF_SUFFIX, WRITTEN_SUFFIXES
-from contracts.value_types import Hours, Port, Reasons, Trials
+from contracts.value_types import Hours, Minutes, Port, Reasons, Trials
 
 # The arguments of `track`, and the hyperparameters that they replace.
 TRACKING_ARGUMENTS = {
@@ -97,7 +97,10 @@ def _init(options: argparse.Namespace, paths: JobPaths) -> int:
 def _train(options: argparse.Namespace, paths: JobPaths) -> int:
     from container.job.supervisor import train
 
-    return train(paths, fresh=options.fresh, initial_model=options.initial_model)
+    settings = {"resume": False if options.fresh else None, "max_minutes": options.minutes}
+    settings["learning_curve"] = options.learning_curve or None
+    chosen = {name: value for name, value in settings.items() if value is not None}
+    return train(paths, options=chosen, initial_model=options.initial_model)
 
 
 def _plan(options: argparse.Namespace, paths: JobPaths) -> int:
@@ -241,6 +244,10 @@ def _add_train_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("--fresh", action="store_true", help=about)
     about = "start from the weights of an earlier job: its folder, its model folder or its model.tar.gz"
     command.add_argument("--initial-model", type=Path, metavar="JOB", help=about)
+    about = "measure whether more rows would help: the report has the AUROC at 25, 50, 75 and 100 %% of them"
+    command.add_argument("--learning-curve", action="store_true", help=about)
+    about = "end with all artifacts within so many minutes; overrides max_minutes"
+    command.add_argument("--minutes", type=partial(checked_number, kind=Minutes), metavar="N", help=about)
 
 
 def _add_tune_arguments(command: argparse.ArgumentParser) -> None:
@@ -256,7 +263,8 @@ def _add_serve_arguments(command: argparse.ArgumentParser) -> None:
 
 def _add_compare_arguments(command: argparse.ArgumentParser) -> None:
     command.add_argument("jobs", type=Path, nargs="+", metavar="DIR", help="the folders of two or more jobs")
-    command.add_argument("--split", default="test", help="compare NAME_predictions.* of output/data (default: test)")
+    about = "compare NAME_predictions.* of output/data (default: test, or out_of_fold where test has few records)"
+    command.add_argument("--split", metavar="NAME", help=about)
 
 
 def _add_predict_arguments(command: argparse.ArgumentParser) -> None:

@@ -94,12 +94,14 @@ def load_hyperparameters(paths: JobPaths) -> Hyperparameters:
     return choose_settings(read_settings(paths)).hp
 
 
-def read_settings(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None, fresh: bool = False) -> GivenSettings:
+def read_settings(
+    paths: JobPaths, *, tuning: Mapping[str, Any] | None = None, options: Mapping[str, Any] | None = None
+) -> GivenSettings:
     """Return what each file of `paths.hyperparameter_files` sets; a later file takes precedence.
 
     Args:
         tuning: settings of the search that override those of the files.
-        fresh: whether resume is false, whatever the files set.
+        options: settings of the command line, whatever the files set.
 
     Raises:
         ContractError: no file exists, a file is not a JSON object, or a key or value is invalid.
@@ -129,9 +131,7 @@ def read_settings(paths: JobPaths, *, tuning: Mapping[str, Any] | None = None, f
     if tuning is not None:
         search = merged.get("tuning") or {}
         merged["tuning"] = {**search, **tuning} if isinstance(search, dict) else search
-    if fresh:
-        merged["resume"] = False
-    return GivenSettings(merged, origin)
+    return GivenSettings({**merged, **(options or {})}, origin)
 
 
 class ChosenSettings(NamedTuple):

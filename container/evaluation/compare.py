@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
+from container.decision.deciding_rows import OUT_OF_FOLD
 from container.decision.decision import Decision
 from container.evaluation.bootstrap import Scores, paired_differences
 from container.evaluation.companion_report import MODEL_IS_THE_TREES, model_is_the_trees
@@ -30,6 +31,7 @@ from contracts.spelling import aligned
 SPLIT = "test"
 _FIX = "Name the folders of completed jobs."
 _ROWS_AT_ONCE = 65_536
+_FEW_OF_TEST = 500  # records, which say less than all rows out of fold
 
 
 @dataclass(frozen=True)
@@ -85,13 +87,17 @@ class _Job:
 
         None without the files of the split.
         """
-        channel = JobPaths.resolve(self.folder).channel(self.split)
-        if not channel.is_dir():
-            return None
-        files = find_data_files(channel, self.settings.get(f"{self.split}_filename"))
-        parts = iter_tables(files, column_names(files[0]), rows_per_batch=_ROWS_AT_ONCE)
-        hashes = np.concatenate([content_hashes(part.table) for part in parts])
+        channels, of_channels = ("train", "val") if self.split == OUT_OF_FOLD else (self.split,), []
+        for split in channels:
+            channel = JobPaths.resolve(self.folder).channel(split)
+            if not channel.is_dir():
+                return None
+            files = find_data_files(channel, self.settings.get(f"{split}_filename"))
+            parts = iter_tables(files, column_names(files[0]), rows_per_batch=_ROWS_AT_ONCE)
+            of_channels.append(np.concatenate([content_hashes(part.table) for part in parts]))
+        hashes = np.concatenate(of_channels)
         rows = np.arange(len(self.labels)) if self.rows is None else self.rows
+        rows = rows + len(of_channels[0]) * (np.diff(rows, prepend=0) < 0).cumsum()  # each channel counts from 0
         hashes = hashes[rows] if rows.max(initial=-1) < len(hashes) else hashes[:0]
         order = np.argsort(hashes, kind="stable")
         _, starts, counts = np.unique(hashes[order], return_index=True, return_counts=True)
@@ -100,16 +106,20 @@ class _Job:
         return np.char.add(np.char.add(hashes.astype(str), "/"), before.astype(str))
 
 
-def compare(folders: Sequence[Path], *, split: str = SPLIT) -> int:
+def compare(folders: Sequence[Path], *, split: str | None = None) -> int:
     """Print how jobs differ from the first of them; return 0, or 1 with the cause on stderr.
 
     Args:
-        split: whose predictions are compared.
+        split: whose predictions are compared; None: those out of fold where all jobs have them and few of test.
     """
     try:
         if len(folders) < 2:
             raise ContractError(f"compare: {len(folders)} folder is given", "Name at least two finished jobs.")
-        jobs = [_Job.read(folder, split) for folder in folders]
+        jobs = [_Job.read(folder, split or SPLIT) for folder in folders]
+        if split is None and min(len(job.labels) for job in jobs) < _FEW_OF_TEST:
+            outputs = [JobPaths.resolve(folder).output_data for folder in folders]
+            if all(any(output.glob(f"{OUT_OF_FOLD}_predictions.*")) for output in outputs):
+                jobs = [_Job.read(folder, OUT_OF_FOLD) for folder in folders]
         lines = [*_settings(jobs), *_same_trees(jobs), "", *_metrics(jobs)]
     except ContractError as error:
         print(error, file=sys.stderr, flush=True)

@@ -54,6 +54,7 @@ def write_evaluation(out: Path, evaluation: EvaluationInput) -> dict[str, Any]:
         **({} if evaluation.ensemble is None else {"ensemble": evaluation.ensemble}),
         "companion": evaluation.companion and asdict(evaluation.companion),
         "label_issues": evaluation.label_issues and asdict(evaluation.label_issues),
+        "learning_curve": evaluation.learning_curve and asdict(evaluation.learning_curve),
         "slices": {} if evaluation.examples is None else _slices(evaluation.examples),
         "timeline": evaluation.timeline.seconds,
         "explanation": evaluation.explanation and asdict(evaluation.explanation),

@@ -115,6 +115,33 @@ class LabelIssuesReport:
 
 
 @dataclass(frozen=True)
+class LearningCurve:
+    """The AUROC of rows of train by models that were fitted on parts of train without them.
+
+    Attributes:
+        source: the models, for the report.
+        points: by number of rows, the AUROC and its 95 % interval; None where it is undefined.
+        doubling: the gain from half of the rows to all, on the rows of both, and its 95 % interval.
+        problem: why it was not measured; empty otherwise.
+    """
+
+    source: str
+    points: Mapping[int, tuple[float, tuple[float, float] | None]] = field(default_factory=dict)
+    doubling: tuple[float, tuple[float, float] | None] | None = None
+    problem: str = ""
+
+    def __str__(self) -> str:
+        if self.problem or self.doubling is None or self.doubling[1] is None:
+            return f"learning curve: not measured, because {self.problem or 'the AUROC is undefined'}"
+        value, (low, high) = self.doubling
+        helps = "more rows would probably help" if low > 0 else "more rows are not shown to help"
+        return (
+            f"learning curve: from half of the rows to all, the AUROC of {self.source} changes by {value:+.4f} "
+            f"(95% CI {low:+.4f} to {high:+.4f}): {helps}"
+        )
+
+
+@dataclass(frozen=True)
 class EvaluationInput:
     """The results of a finished job that its evaluation and report use.
 
@@ -135,6 +162,7 @@ class EvaluationInput:
         timeline: of the job.
         companion: of the network, used or not; None if it was not requested.
         label_issues: None if they were not requested, or could not be found.
+        learning_curve: None if it was not requested.
         examples: None in a draft, or if the channels could not be read again.
         explained: records with the reasons for their predictions.
         tuning: the summary of the search that chose the settings; None without a search.
@@ -162,6 +190,7 @@ class EvaluationInput:
     timeline: Timeline = field(default_factory=Timeline)
     companion: CompanionReport | None = None
     label_issues: LabelIssuesReport | None = None
+    learning_curve: LearningCurve | None = None
     examples: Examples | None = None
     explained: Sequence[ExplainedRecord] = ()
     tuning: Mapping[str, Any] | None = None

@@ -280,11 +280,10 @@ def _explanation(explanation: Explanation | None, *, leaks: bool) -> Iterator[Fi
     for entry in explanation.modalities if len(explanation.modalities) > 1 else ():
         if entry.interval is not None and entry.interval[0] <= 0 and entry.interval[1] < _UNNECESSARY:
             low, high = entry.interval
-            name = DECLARED[explanation.metric].title
-            text = (
-                f"{name} on {explanation.split} does not clearly decrease without {entry.name} (95% CI of the decrease {low:+.3f} to "
-            )
-            yield Finding("note", f"{text}{high:+.3f}); it may be unnecessary.")
+            name = f"{DECLARED[explanation.metric].title} on {explanation.split}"
+            interval = f"95% CI of the decrease {low:+.3f} to {high:+.3f}"
+            text = f"{name} does not clearly decrease without {entry.name} ({interval}); it may be unnecessary."
+            yield Finding("note", text)
 
 
 def _training(evaluation: EvaluationInput) -> Iterator[Finding]:

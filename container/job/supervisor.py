@@ -5,6 +5,7 @@ The phases: resolve the settings, meet the other hosts, prepare the data, produc
 
 import contextlib
 import logging
+import math
 import os
 import signal
 import tempfile
@@ -33,6 +34,7 @@ from container.job.launch.run_queue import NETWORKS, Shares, show_curves
 from container.job.launch.workers import JobStopHandler, Workers
 from container.job.preflight import check_before_preparing, choose_job_settings, processes_per_host
 from container.job.processes import log_to_file, set_up_logging
+from container.job.time_limit import check_time_to_train, seconds_to_train
 from container.job.timeline import Timeline
 from container.planning.estimate import warn_if_too_large, with_estimate
 from container.preprocessing.infer_classes import with_classes_of_train
@@ -121,14 +123,14 @@ def train(
     paths: JobPaths,
     *,
     tuning: Mapping[str, Any] | None = None,
-    fresh: bool = False,
+    options: Mapping[str, Any] | None = None,
     initial_model: Path | None = None,
 ) -> int:
     """Run the training job under `paths`.
 
     Args:
         tuning: search for the best hyperparameters first, with these settings of the search in addition.
-        fresh: start over, as with resume=false.
+        options: settings of the command line, whatever the files set.
         initial_model: the folder of an earlier job, or its model, from whose weights the training starts.
 
     Returns:
@@ -165,7 +167,7 @@ def train(
                     with naming_full_disk(*paths.written, Path(scratch)):
                         paths = find_channels(paths)
                         initial = find_initial_model(paths, initial_model, scratch=host.scratch.folder)
-                        return _run(paths, host, partial(read_settings, tuning=tuning, fresh=fresh), initial)
+                        return _run(paths, host, partial(read_settings, tuning=tuning, options=options), initial)
                 finally:
                     settle_replacement(paths.model)
         except AnotherJobError:
@@ -210,7 +212,7 @@ def _run(
     if not plan.hp.resume:
         discard_prepared(plan.paths)
     if plan.hp.tuning is not None:
-        plan = _search(plan)
+        plan = _search(plan, host)
         host.timeline.mark("search")
     job, failure = _produce(plan, host)
     return _end(job, host, agree_on_verdict(host.control, _finish(job, host, failure)))
@@ -241,14 +243,21 @@ def _resolve(
     return plan
 
 
-def _search(plan: _Plan) -> _Plan:
+def _search(plan: _Plan, host: _Host) -> _Plan:
     """Search for the best settings; return the plan of the job that makes the model, in the folder of the best trial.
 
     The job goes on from the trial's checkpoints, and has no step left; or the trial is the first of several networks.
     """
     from container.tuning.search import search  # imports Optuna, which few jobs need
 
-    best = search(plan.paths, plan.hp, plan.given, num_gpus=plan.num_gpus)
+    hp, given, left = plan.hp, plan.given, seconds_to_train(plan.hp, host.timeline)
+    if hp.max_minutes is not None and hp.tuning is not None:
+        check_time_to_train(hp, host.timeline)
+        hours = min(hp.tuning.max_hours or math.inf, left / 3600)
+        hp = hp.model_copy(update={"tuning": hp.tuning.model_copy(update={"max_hours": hours})})
+        given = given._replace(values={**given.values, "max_minutes": left / 60})  # of a trial
+    best = search(plan.paths, hp, given, num_gpus=plan.num_gpus)
+    best = replace(best, hp=best.hp.model_copy(update={"max_minutes": plan.hp.max_minutes}))
     several = best.hp.num_members > 1
     checkpoints = best.folder / NETWORKS if several else JobPaths(best.folder).checkpoints
     show_curves(plan.paths, [best.folder])
@@ -285,6 +294,8 @@ def _prepare(plan: _Plan, host: _Host, *, on_inputs: Callable[[], None]) -> tupl
     else:
         plan.check_checkpoints(prepared)
     host.timeline.mark("prepare data")
+    if plan.kind == "whole":  # a search has trained
+        check_time_to_train(plan.hp, host.timeline)
     return plan, prepared
 
 
@@ -302,7 +313,8 @@ def _produce(plan: _Plan, host: _Host) -> tuple[Job, Failure | None]:
             members = plan_members(plan.paths, plan.hp, prepared, first=plan.first)
             shares = Shares.of_members(plan.hp, len(members), num_gpus=plan.num_gpus)
             if shares.parallel > 1:
-                train_members(members, prepared, shares=shares)
+                left = partial(seconds_to_train, plan.hp, host.timeline)
+                train_members(members, prepared, shares=shares, seconds_left=left)
                 host.timeline.mark("train networks")
         job = Job(
             plan.paths, plan.hp, host.scratch, prepared.folder, host.timeline, plan.kind, members, initial=plan.initial

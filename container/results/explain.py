@@ -1,6 +1,7 @@
 """Measure the importance of columns and modalities on prepared val records, in one process, with the final weights."""
 
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -53,6 +54,7 @@ def explain(
     device: torch.device,
     stopped: Callable[[], bool],
     split: str = "val",
+    seconds: float = math.inf,
 ) -> Explanation:
     """Measure the drop of the metric with each raw column shuffled over val records, and without each modality.
 
@@ -67,6 +69,7 @@ def explain(
         companion: the part of the model beside the network.
         stopped: called between batches; if it returns True, nothing is measured.
         split: the name of `val`: test if the networks trained on val.
+        seconds: that it may take, at most.
     """
     began = time.perf_counter()
     sample = even_sample(val.column("label").to_numpy(), hp.explain, seed=hp.seed)
@@ -79,7 +82,7 @@ def explain(
         measured = _Measured(model.to(device).eval(), data, val, paths, hp, companion, device, stopped, split)
         if len(measured.columns) == 1:
             return not_measured("the model reads one column, so there is nothing to compare")
-        sample = sample[: measured.affordable(sample, size=size)]
+        sample = sample[: measured.affordable(sample, size=size, seconds=seconds)]
         base = measured.encode(sample, size=size)
         columns = [measured.importance([column], kind, base, seed=hp.seed) for column, kind in measured.columns]
         columns.sort(key=lambda entry: -entry.drop)
@@ -168,21 +171,22 @@ class _Measured:
         if self._tabular_index:
             self.modalities.append(("the table", [], True))
 
-    def affordable(self, sample: np.ndarray, *, size: int) -> int:
-        """Return how many records of `sample` take about SECONDS, estimated from the first ones.
+    def affordable(self, sample: np.ndarray, *, size: int, seconds: float) -> int:
+        """Return how many records of `sample` take about SECONDS, or `seconds`, estimated from the first ones.
 
         Raises:
-            NotMade: _FEWEST of them would take more than LONGEST.
+            NotMade: _FEWEST of them would take more than LONGEST, or `seconds`.
         """
+        most, longest = min(SECONDS, seconds), min(LONGEST, seconds)
         if not len(sample):
             return 0
         self._seconds_per_record(sample[:1])  # a device's first pass is slow
-        seconds = self._seconds_per_record(sample[: min(size, _TIMED)])
-        if seconds * _FEWEST < LONGEST:  # a record costs less in a full batch
-            seconds = self._seconds_per_record(sample[:size])
-        records = min(len(sample), max(_FEWEST, int(SECONDS / seconds)))
-        expected = seconds * records
-        if expected > LONGEST:
+        each = self._seconds_per_record(sample[: min(size, _TIMED)])
+        if each * _FEWEST < longest:  # a record costs less in a full batch
+            each = self._seconds_per_record(sample[:size])
+        records = min(len(sample), max(_FEWEST, int(most / each)))
+        expected = each * records
+        if expected > longest:
             raise NotMade(f"{records} {self.split} records would take about {expected / 60:.0f} minutes here")
         log_detail(logger, "explaining on %d %s records: about %.0f s", records, self.split, expected)
         if records < len(sample):

@@ -3,7 +3,7 @@
 import json
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -13,16 +13,18 @@ import numpy as np
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
+from container.companion.fit import MOST_ROWS
 from container.cores import threads_for
 from container.decision.deciding_rows import OUT_OF_FOLD
 from container.decision.decision import Decision
 from container.decision.softmax import softmax
 from container.errors import StopAgreed
-from container.evaluation.evaluation_input import EvaluationInput, VariantReport
+from container.evaluation.evaluation_input import EvaluationInput, LearningCurve, VariantReport
 from container.evaluation.fit_decision import describe, fit_decision
 from container.evaluation.predictions import SplitPredictions, write_out_of_fold
 from container.export.artifacts import export_model
 from container.job.job import Job, write_json
+from container.job.time_limit import EXPORT_SECONDS, allows, seconds_left
 from container.models.ensemble import Network
 from container.monitoring.baseline import Scores, hashed_rows, write_baseline
 from container.parallel.mesh import RankMesh
@@ -30,6 +32,7 @@ from container.preprocessing.scan import TableColumns
 from container.results.companion import Combined, add_companion
 from container.results.explain import explain
 from container.results.label_issues import report_label_issues
+from container.results.learning_curve import learning_curve
 from container.results.members import trained_model
 from container.results.onnx_graphs import OnnxCost, measure_costs, write_variants
 from container.results.shown_records import explain_records, find_examples
@@ -47,12 +50,22 @@ from contracts.paths import JobPaths
 
 logger = logging.getLogger(__name__)
 
-NOT_IN_A_DRAFT: dict[str, Any] = {"companion": False, "label_issues": False, "explain": 0, "onnx_variants": []}
+NOT_IN_A_DRAFT: dict[str, Any] = {
+    "companion": False,
+    "label_issues": False,
+    "explain": 0,
+    "onnx_variants": [],
+    "learning_curve": False,
+}
+
+_COMPANION, _COMPANION_ROW = 2.0, 0.001  # seconds; for a row and class on two cores
+_VARIANTS, _EXPLANATION = 20.0, 10.0  # seconds that are worth a beginning
 
 
 def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: StopFlag) -> None:
     """Write every artifact of the job, then the result file."""
-    hp, val = _without_skipped(job.hp), data.splits["val"]
+    hp, val = _without_skipped(job, data), data.splits["val"]
+    in_time = partial(allows, hp, job.timeline)
     _remove_optional(job.paths.output_data)
     combined = Combined(None, trained.logits)
     if stop.requested:
@@ -66,6 +79,7 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
         folder, networks = job.paths.output_data, trained.out_of_fold
         issues = report_label_issues(folder, data, combined.out_of_fold, networks=networks)
         job.timeline.mark("label issues")
+    curve = _learning_curve(job, hp, data)
     if stop.requested:  # what follows the export is soon complete
         raise StopAgreed
     decision = _fit_decision(job, trained, data)
@@ -78,6 +92,8 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
         if trained.values and not hp.draft:
             costs.update(measure_costs(folder, model, hp, val=val, decision=decision, companion=companion))
         expected, labels = decision.probabilities(served["val"]), data.prepared.fitted.class_labels
+        if hp.onnx_variants and not in_time(what="ONNX variants", seconds=_VARIANTS):
+            return
         variants.extend(write_variants(folder, model, hp, val=val, expected=expected, class_labels=labels))
         _write_baseline(folder, data, trained.logits["test"], decision)
 
@@ -86,10 +102,12 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     )
     job.timeline.mark("export")
     explanation = None
+    if hp.explain and not in_time(what="feature importance and reasons", seconds=_EXPLANATION):
+        hp = hp.model_copy(update={"explain": 0})
     if hp.explain:
-        split = _explained_split(hp, data)
+        split, seconds = _explained_split(hp, data), (seconds_left(hp, job.timeline) - EXPORT_SECONDS) / 2
         records = partial(explain, model, data.prepared, data.splits[split], split=split)
-        of_model = partial(records, paths=job.paths, hp=hp, companion=companion)
+        of_model = partial(records, paths=job.paths, hp=hp, companion=companion, seconds=seconds)
         explanation = of_model(device=ranks.device, stopped=lambda: stop.requested)
         job.timeline.mark("explain")
     evaluation = _evaluation_input(
@@ -103,6 +121,7 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
         ensemble=_ensemble_facts(job, trained, costs),
         companion=combined.report,
         label_issues=issues,
+        learning_curve=curve,
     )
     evaluation = _with_records(job, evaluation, data, hp=hp, stop=stop)
     metrics, written = _write_results(job, evaluation, trained, data=data)
@@ -110,6 +129,15 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     job.timeline.mark("report")
     logger.info("time of each phase: %s", job.timeline)
     write_json(job.scratch.result_file, {"status": "completed", "model": files, "output": written, "metrics": metrics})
+
+
+def _learning_curve(job: Job, hp: Hyperparameters, data: JobData) -> LearningCurve | None:
+    seconds = 2.5 * _companion_seconds(hp, data)
+    if not hp.learning_curve or not allows(hp, job.timeline, what="learning curve", seconds=seconds):
+        return None
+    curve = learning_curve(hp, data)
+    job.timeline.mark("learning curve")
+    return curve
 
 
 def _remove_optional(folder: Path) -> None:
@@ -138,18 +166,29 @@ def _with_records(
     if not hp.draft:
         evaluation = replace(evaluation, examples=find_examples(job, data, splits, decision=decision))
     if hp.explain:
-        explained = explain_records(job, data, splits, decision=decision, stopped=lambda: stop.requested)
+        late = partial(seconds_left, hp, job.timeline)
+        stopped: Callable[[], bool] = lambda: stop.requested or late() < EXPORT_SECONDS / 2  # noqa: E731
+        explained = explain_records(job, data, splits, decision=decision, stopped=stopped)
         evaluation = replace(evaluation, explained=explained)
         job.timeline.mark("reasons")
     return evaluation
 
 
-def _without_skipped(hp: Hyperparameters) -> Hyperparameters:
-    """Return the settings without those that a draft skips."""
+def _without_skipped(job: Job, data: JobData) -> Hyperparameters:
+    """Return the settings without those that a draft skips, and without a companion that would not end in time."""
+    hp = job.hp
     if not hp.draft:
-        return hp
+        seconds = _companion_seconds(hp, data)
+        wanted = hp.companion or hp.label_issues
+        if not wanted or allows(hp, job.timeline, what="companion and label issues", seconds=seconds):
+            return hp
+        return hp.model_copy(update={"companion": False, "label_issues": False})
     logger.info("draft: without %s", ", ".join(NOT_IN_A_DRAFT))
     return hp.model_copy(update=NOT_IN_A_DRAFT)
+
+
+def _companion_seconds(hp: Hyperparameters, data: JobData) -> float:
+    return _COMPANION + _COMPANION_ROW * min(len(data.splits["train"]), MOST_ROWS) * hp.num_classes
 
 
 def _fit_decision(job: Job, trained: Trained, data: JobData) -> Decision:

@@ -26,6 +26,7 @@ from container.training.predict import predict_split, weighted_log_loss
 from container.training.profiling import log_memory, return_freed_memory
 from container.training.progress import Progress
 from container.training.state import EarlyStopping, ValidationSchedule
+from container.training.step_budget import StepBudget
 from container.training.stop import StopFlag
 from container.training.training_run import TrainingRun
 from contracts.errors import ContractError
@@ -88,6 +89,7 @@ class Trainer:
             label_smoothing=hp.label_smoothing,
             head=run.execution.module.fusion,
         )
+        self._budget = StepBudget(job, data, step=run.state.step)
         self._early = EarlyStopping.of(hp)
         self._loss = torch.zeros((), device=self._ranks.device)
         self._loss_steps = 0
@@ -140,7 +142,11 @@ class Trainer:
             self._run.store.wait()  # a caller may train again at once
             raise self._never_finite(f"in any of the {state.step} optimizer steps")
         self._job.timeline.mark("train")
-        if state.stopped_before(schedule.max_epochs):
+        out_of_patience = self._early.patience_is_out(state, progress=state.validated_progress)
+        if state.stopped_before(schedule.max_epochs) and not out_of_patience:
+            minutes, trained = self._hp.max_minutes, schedule.progress(state)
+            logger.warning(f"max_minutes={minutes:g}: trained {trained:.2f} of {schedule.max_epochs} epochs")
+        elif state.stopped_before(schedule.max_epochs):
             logger.info(
                 f"early stop after {schedule.progress(state):.2f} epochs: {self._early.metric.name} has not been "
                 f"better than {state.best_value:.6g} (step {state.best_step}) for {self._hp.early_stop_patience} epochs"
@@ -226,8 +232,12 @@ class Trainer:
             float(sum(module.computed_tokens(batch) for batch in microbatches)),
         ]
         counted = torch.tensor(local, dtype=torch.float64) * self._ranks.is_data_leader
-        stop_requested = torch.tensor([float(self._stop.requested)], dtype=torch.float64)  # of any rank
-        stop, weight, rows, tokens, computed = self._ranks.sum(torch.cat([stop_requested, counted])).tolist()
+        step = self._run.state.step
+        of_rank = torch.tensor([float(self._stop.requested), *self._budget.measured(step)], dtype=torch.float64)
+        sums = self._ranks.sum(torch.cat([of_rank, counted])).tolist()
+        stop, seconds, left, weight, rows, tokens, computed = sums
+        ranks = self._ranks.world_size
+        self._schedule = self._budget.plan(self._schedule, step, seconds=seconds / ranks, left=left / ranks)
         # torch.tensor would wait for its copy to a GPU.
         normaliser = torch.full((), weight or 1.0, device=self._ranks.device)
         return StepTotals(normaliser, weight > 0, stop > 0, int(rows), int(tokens), int(computed))
@@ -292,7 +302,7 @@ class Trainer:
             **{f"val/{name}": value for name, value in metrics.values.items()},
         }
         progress = self._schedule.progress(state)
-        best = self._early.update(state, values, progress=progress)
+        best = self._early.update(state, values, progress=progress, last_step=self._schedule.last_step)
         state.validated_step = state.step
         kept = {step: self._val_logits[step] for step in self._val_logits if step == state.best_step}
         self._val_logits = {**kept, state.step: logits}

@@ -62,22 +62,24 @@ class ValidationSchedule:
         records: records of an epoch.
         steps_per_epoch: optimizer steps of an epoch.
         val_check_interval: up to 1, a fraction of an epoch; above 1, a number of steps.
+        last_step: the last one that ends before max_minutes; None: all steps do.
     """
 
     records: int
     steps_per_epoch: int
     max_epochs: int
     val_check_interval: float
+    last_step: int | None = None
 
     @property
     def total_steps(self) -> int:
-        return self.steps_per_epoch * self.max_epochs
+        return self.steps_per_epoch * self.max_epochs if self.last_step is None else self.last_step
 
     def validation_due(self, step: int) -> bool:
         """Return whether to validate after `step` steps: at even parts of each epoch and its end, or every n steps."""
         if step == 0:
             return False
-        if step == self.total_steps:
+        if step >= self.total_steps:
             return True
         if self.val_check_interval > 1:
             return step % round(self.val_check_interval) == 0
@@ -103,16 +105,20 @@ class EarlyStopping:
         """Return that of a job; with choose_on=out_of_fold, no record that a network has not seen ends its training."""
         return cls(hp.monitored_metric, patience=hp.max_epochs if hp.pools_val else hp.early_stop_patience)
 
-    def update(self, state: TrainingState, values: dict[str, float | None], *, progress: float) -> bool:
+    def update(
+        self, state: TrainingState, values: dict[str, float | None], *, progress: float, last_step: int | None = None
+    ) -> bool:
         """Record a validation in `state`; return whether it is the best so far.
 
-        Sets stopped_early after `patience` epochs without a better one. An undefined metric is never better.
+        Sets stopped_early after `patience` epochs without a better one, and at the last step of the schedule. An
+        undefined metric is never better.
         """
         value, rank = values.get(self.metric.name), self.metric.rank
         better = rank(value, values.get(LOSS)) < rank(state.best_value, state.best_loss)
         if better:
             state.best_value, state.best_step, state.best_progress = value, state.step, progress
-        state.stopped_early = self.patience_is_out(state, progress=progress)
+        out_of_time = last_step is not None and state.step >= last_step
+        state.stopped_early = out_of_time or self.patience_is_out(state, progress=progress)
         return better
 
     def patience_is_out(self, state: TrainingState, *, progress: float) -> bool:

@@ -1,14 +1,16 @@
 """Train the networks of an ensemble, each as a run of its own; the job then combines them."""
 
 import logging
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from container.job.failure import FailedElsewhere, Failure
 from container.job.job import Fold, Member
 from container.job.launch.run_queue import Run, RunQueue, Shares
+from container.job.time_limit import limited
 from container.preprocessing.prepare import check_folds
 from container.preprocessing.prepared import PreparedData
 from container.training.checkpoint_files import clear_checkpoints, newest_checkpoint
@@ -51,8 +53,13 @@ def plan_members(
     return tuple(members)
 
 
-def train_members(members: Sequence[Member], prepared: PreparedData, *, shares: Shares) -> None:
+def train_members(
+    members: Sequence[Member], prepared: PreparedData, *, shares: Shares, seconds_left: Callable[[], float]
+) -> None:
     """Train the networks that are missing, side by side on the GPUs that one leaves over.
+
+    Args:
+        seconds_left: for the training of all networks.
 
     Raises:
         FailedElsewhere: a network could not be trained.
@@ -65,7 +72,8 @@ def train_members(members: Sequence[Member], prepared: PreparedData, *, shares: 
             f"{min(shares.parallel, len(missing))} at a time with {shares.num_workers} processes each"
         )
     try:
-        _train(missing, RunQueue(shares, shown=shares.parallel == 1), prepared)  # the lines of several would mix
+        queue = RunQueue(shares, shown=shares.parallel == 1)  # the lines of several would mix
+        _train(missing, queue, prepared, lambda waiting: seconds_left() / math.ceil((waiting + 1) / shares.parallel))
     except Stopped as stopped:
         stopped.where = describe_finished(members)
         raise
@@ -98,7 +106,8 @@ def _planned(paths: JobPaths, hp: Hyperparameters, i: int) -> Member:
     return Member(paths.ensemble / f"seed-{settings.seed}", settings)
 
 
-def _train(missing: Sequence[Member], queue: RunQueue, prepared: PreparedData) -> None:
+def _train(missing: Sequence[Member], queue: RunQueue, prepared: PreparedData, share: Callable[[int], float]) -> None:
+    """Train networks; `share` returns the seconds of one, from the number of those that wait."""
     waiting = list(missing)
     by_folder = {each.folder: each for each in missing}
     with queue:
@@ -107,7 +116,7 @@ def _train(missing: Sequence[Member], queue: RunQueue, prepared: PreparedData) -
                 planned = waiting.pop(0)
                 queue.submit(
                     planned.folder,
-                    planned.hp,
+                    limited(planned.hp, share(len(waiting))),
                     prepared=prepared.folder,
                     fold=planned.fold,
                     following=len(waiting),

@@ -5,6 +5,7 @@ from typing import Literal
 from contracts.declaration import Settings, declare
 from contracts.metrics import MetricName
 from contracts.tuning import EnsembleModel, Tuning
+from contracts.value_types import Minutes
 
 
 class ControlSettings(Settings):
@@ -17,6 +18,11 @@ class ControlSettings(Settings):
 
     early_stop_patience: int = declare(3, scope="run", ge=1, le=1_000_000)
     """Epochs without a better early_stop_metric before training stops."""
+
+    max_minutes: Minutes | None = declare(None, scope="run")
+    """Minutes until the job ends with all artifacts: fewer epochs and trials, then fewer optional results. The log says
+    what was left out (docs/training.md).
+    """
 
     val_check_interval: float = declare(0.25, scope="run", gt=0, le=1_000_000_000)
     """Interval of validations: a fraction of an epoch (up to 1), or a number of optimizer steps (above 1)."""

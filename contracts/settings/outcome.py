@@ -16,8 +16,8 @@ class OutcomeSettings(Settings):
     """The settings of what follows training: predictions, decisions, explanation, ONNX variants."""
 
     draft: bool = declare(False, scope="after")
-    """Finish sooner, to try settings: the job skips companion, label_issues, explain, onnx_variants and the examples of
-    the report. A run in the same folder without draft repeats only what follows training.
+    """Finish sooner, to try settings: the job skips companion, label_issues, learning_curve, explain, onnx_variants and
+    the examples of the report. A run in the same folder without draft repeats only what follows training.
     """
 
     calibration: Literal["none", "temperature", "isotonic"] = declare("none", scope="after")
@@ -42,6 +42,11 @@ class OutcomeSettings(Settings):
     companion: bool = declare(False, scope="after", needs=(conditions.NOT_DRAFT,))
     """Fit boosted trees on the table and on features of the texts. They are blended with the network unless val
     shows that this does not help. They are part of model.onnx and of the Predictor (docs/companion.md).
+    """
+
+    learning_curve: bool = declare(False, scope="after", needs=(conditions.NOT_DRAFT,))
+    """Measure the AUROC of the companion's trees, out of fold, at 25, 50, 75 and 100 % of the rows of train: would more
+    rows help? (docs/companion.md)
     """
 
     label_issues: bool = declare(False, scope="after", needs=(conditions.NOT_DRAFT,))

@@ -180,6 +180,7 @@ ELSEWHERE = {
     "cpu_offload": "test_data_parallel.py", "gradient_compression": "test_data_parallel.py",
     "sequence_parallel": "test_tensor_parallel.py", "activation_checkpointing": "test_data_parallel.py",
     "compile": "test_data_parallel.py", "tf32": "test_precision.py", "max_restarts": "test_interruptions.py",
+    "max_minutes": "test_max_minutes.py", "learning_curve": "test_learning_curve.py",
     "tuning": "test_search.py", "ensemble": "test_ensemble.py", "cross_fit": "test_ensemble.py",
     "cross_fit_repeats": "test_out_of_fold.py", "choose_on": "test_out_of_fold.py",
     "ensemble_model": "test_ensemble.py", "process_group_timeout_minutes": "test_process_settings.py",

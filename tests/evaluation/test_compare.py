@@ -1,4 +1,5 @@
 import json
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -152,14 +153,15 @@ def test_two_models_of_the_same_trees_are_said_to_be_the_same(factors, same, job
     assert ("are the same trees" in capsys.readouterr().out) == same
 
 
-def test_another_table_of_predictions_than_that_of_test_is_compared(job, capsys):
+def test_where_test_has_few_records_those_out_of_fold_are_compared(job, capsys):
     folders = [job(name, noise=1.0, metrics={"out_of_fold/auroc": 0.75}) for name in ("one", "two")]
     for folder in folders:
-        (Path(folder) / "output/data/test_predictions.csv").rename(f"{folder}/output/data/out_of_fold_predictions.csv")
-    assert main(["compare", *folders, "--split", "out_of_fold"]) == 0
-    printed = capsys.readouterr().out
-    assert "out_of_fold metric" in printed
-    assert "0.7500" in printed
+        shutil.copy(f"{folder}/output/data/test_predictions.csv", f"{folder}/output/data/out_of_fold_predictions.csv")
+    for chosen, metric in (([], "out_of_fold"), (["--split", "test"], "test")):
+        assert main(["compare", *folders, *chosen]) == 0
+        printed = capsys.readouterr().out
+        assert f"{metric} metric" in printed
+        assert ("0.7500" in printed) == (metric == "out_of_fold")
 
 
 @pytest.mark.parametrize("folders", [["one"], ["one", "missing"]])

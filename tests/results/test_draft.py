@@ -38,7 +38,7 @@ def test_a_draft_has_the_model_and_metrics_and_the_run_without_draft_adds_the_re
 
 @pytest.mark.parametrize("name", NOT_IN_A_DRAFT)
 def test_a_setting_that_a_draft_skips_has_no_effect_and_is_named(name):
-    value = {"companion": True, "label_issues": True, "explain": 8, "onnx_variants": ["int8"]}[name]
+    value = {"explain": 8, "onnx_variants": ["int8"]}.get(name, True)
     hp = Hyperparameters(**CONFIGURATION, draft=True, **{name: value})
     assert f"{name} is set and has no effect here: draft is true." in unused_settings(hp)
 

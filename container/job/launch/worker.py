@@ -3,7 +3,7 @@
 import logging
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import torch
@@ -15,6 +15,7 @@ from container.job.failure import Failure
 from container.job.job import Job, Scratch, write_json
 from container.job.launch.run_queue import show_curves
 from container.job.processes import log_to_file, set_up_logging
+from container.job.time_limit import limited, seconds_to_train
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import RankMesh, build_mesh, init_distributed
 from container.results.members import distill, predict_members
@@ -78,8 +79,10 @@ def train_missing(job: Job, ranks: RankMesh, *, stop: StopFlag) -> None:
     missing = [member for member in job.members if not is_finished(member)]
     if missing:
         logger.info("%s", describe_finished(job.members))
-    for member in missing:
+    for number, member in enumerate(missing):
+        share = seconds_to_train(job.hp, job.timeline) / (len(missing) - number + job.trains)
         own = job.of_member(member)
+        own = replace(own, hp=limited(own.hp, job.timeline.elapsed() + share))
         logger.info("%s: training begins; its checkpoints are in %s", member.name, member.checkpoints)
         train_only(own, ranks, data=JobData.open(own), stop=stop)
     if ranks.is_first:
