@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
+from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length
 
 from container.serving.predictor import Predictor
@@ -79,11 +80,8 @@ class TextTableClassifier(ClassifierMixin, BaseEstimator):
         """
         frame, name = self._frame(X, fitting=True), label or self.label
         if y is None and (name is None or name not in frame.columns):
-            there = ", ".join(frame.columns[:20])
-            fix = "Pass y, or name the column of the labels with label=."
-            raise ContractError(
-                f"requires y to be passed, but the target y is None; label: X has no column {name!r}, only {there}", fix
-            )
+            cause = f"requires y to be passed, but the target y is None; label: X has no column {name!r}, only "
+            raise ContractError(cause + ", ".join(frame.columns[:20]), "Pass y, or name the column with label=.")
         own = frame.pop(name) if name in frame.columns else None  # also beside y: it is no input
         labels = pd.Series(_labels_of(y)) if own is None or y is not None else own
         check_consistent_length(frame, labels)
@@ -92,6 +90,8 @@ class TextTableClassifier(ClassifierMixin, BaseEstimator):
         if known.nunique() < 2:
             cause = f"Classifier can't train when only one class is present: {known.unique().tolist()}"
             raise ContractError(cause, "Pass rows of two classes or more.")
+        if known.dtype.kind == "f":
+            check_classification_targets(known.to_numpy())
         self._remember(frame, X)
         self._use_root(root or self.root)
         self._run_job(frame.assign(**{name: labels.to_numpy()}), name, {**(self.settings or {}), **settings})
@@ -217,7 +217,8 @@ class TextTableClassifier(ClassifierMixin, BaseEstimator):
         """Load the model of the job; `classes` are the labels as the user has them."""
         self._predictor = Predictor.load(JobPaths.resolve(self.root_).model)
         names = self._predictor.class_labels
-        of_key = dict(zip(_keys_of(names if classes is None else classes), names if classes is None else classes))
+        classes = names if classes is None else classes
+        of_key = dict(zip(_keys_of(classes), classes))
         classes = [of_key.get(key, name) for key, name in zip(_keys_of(names), names)]
         values = np.array(classes) if len({type(value) for value in classes}) == 1 else np.array(classes, object)
         self._order = np.argsort(values.astype(str) if values.dtype == object else values, kind="stable")

@@ -21,20 +21,17 @@ WITHOUT_TRAINING = (
     "check_no_attributes_set_in_init", "check_do_not_raise_errors_in_init_or_set_params", "check_mixin_order",
     "check_estimators_unfitted", "check_complex_data", "check_estimators_empty_data_messages",
     "check_estimator_sparse_tag", "check_estimator_sparse_array", "check_estimator_sparse_matrix",
-    "check_classifiers_one_label", "check_supervised_y_no_nan",
+    "check_classifiers_one_label", "check_supervised_y_no_nan", "check_fit2d_1sample",
+    "check_non_transformer_estimators_n_iter", "check_classifiers_regression_target",
     "check_parameters_default_constructible", "check_get_params_invariance", "check_set_params", "check_fit1d",
     "check_requires_y_none", "check_estimators_partial_fit_n_features", "check_classifiers_one_label_sample_weights",
 )  # fmt: skip
 # Checks whose tables are no job.
 NOT_APPLICABLE = {
     "check_array_api_input": "arrays of other libraries",
-    "check_fit2d_1sample": "one row, which needs three splits",
     "check_fit2d_predict1d": "ten rows of random numbers, which need three splits with both labels",
-    "check_positive_only_tag_during_fit": "as above",
     "check_fit2d_1feature": "as above",
     "check_fit_check_is_fitted": "as above",
-    "check_non_transformer_estimators_n_iter": "there is no max_iter",
-    "check_classifiers_regression_target": "labels that are numbers of any kind are classes, as in files",
 }
 
 

@@ -159,7 +159,7 @@ def _settings(jobs: Sequence[_Job]) -> list[str]:
 
 def _metrics(jobs: Sequence[_Job]) -> Iterator[str]:
     first, *others = jobs
-    found = [_differences(first, job) for job in others]
+    compared = [_differences(first, job) for job in others]
     header = [
         f"{first.split} metric",
         *(str(job.folder) for job in jobs),
@@ -170,11 +170,11 @@ def _metrics(jobs: Sequence[_Job]) -> Iterator[str]:
         values = [job.metrics.get(f"{first.split}/{name}") for job in jobs]
         row = [name, *("-" if value is None else f"{value:.4f}" for value in values)]
         if name in COMPARED or any(value is not None for value in values):
-            rows.append([*row, *(differences.get(name, "-") for differences, _ in found)])
+            rows.append([*row, *(differences.get(name, "-") for differences, _ in compared)])
     yield from aligned([header, *rows])
-    if any(differences for differences, _ in found):
+    if any(differences for differences, _ in compared):
         yield f"Differences: 95 % intervals of a paired bootstrap over the records of {first.split}; * excludes 0."
-    for job, (_, how) in zip(others, found, strict=True):
+    for job, (_, how) in zip(others, compared, strict=True):
         yield f"{job.folder}: {how}."
 
 
@@ -191,11 +191,11 @@ def _differences(first: _Job, second: _Job) -> tuple[dict[str, str], str]:
     counts = f"{len(here):,} of {len(first.labels):,} and {len(second.labels):,} records were paired by {how}"
     if first.class_labels != second.class_labels or not np.array_equal(first.labels[here], second.labels[there]):
         return {}, f"no differences, because labels differ: {counts}"
-    given = (
+    both = (
         Scores(job.scores.probabilities[rows], job.scores.decided[rows])
         for job, rows in ((first, here), (second, there))
     )
-    found = paired_differences(first.labels[here], *given)
+    found = paired_differences(first.labels[here], *both)
     written = {
         name: f"{each.value:+.4f} (no interval)"
         if each.interval is None

@@ -243,16 +243,16 @@ def _leakage(analyses: Mapping[str, SplitAnalysis], explanation: Explanation | N
     """Yield the finding that questions everything else: a model that is too good, or that one or two columns make."""
     areas = {split: analysis.metric("auroc") for split, analysis in analyses.items() if analysis.problem is None}
     known = {split: area for split, area in areas.items() if area is not None}
-    found = []
+    signs = []
     if known and min(known.values()) > _PERFECT:
-        found.append("AUROC is " + " and ".join(f"{area:.4f} on {split}" for split, area in known.items()))
+        signs.append("AUROC is " + " and ".join(f"{area:.4f} on {split}" for split, area in known.items()))
     if explanation is not None and explanation.problem is None and _least(explanation) > _SUSPICIOUS:
         singles = explanation.columns[:1] if len(explanation.columns) > 1 else ()
         makes = [entry for entry in (*singles, explanation.pair) if entry is not None and _guesses(explanation, entry)]
         if makes and makes[0].kind != "text":
-            found.append(f"the model depends almost only on {makes[0].name}: {_fall(explanation, makes[0])}")
-    if found:
-        text = f"Check for target leakage first: {'; '.join(found)}. Is every value known at prediction time?"
+            signs.append(f"the model depends almost only on {makes[0].name}: {_fall(explanation, makes[0])}")
+    if signs:
+        text = f"Check for target leakage first: {'; '.join(signs)}. Is every value known at prediction time?"
         yield Finding("check", text)
 
 

@@ -250,13 +250,13 @@ def _search(plan: _Plan, host: _Host) -> _Plan:
     """
     from container.tuning.search import search  # imports Optuna, which few jobs need
 
-    hp, given, left = plan.hp, plan.given, seconds_to_train(plan.hp, host.timeline)
+    hp, settings, left = plan.hp, plan.given, seconds_to_train(plan.hp, host.timeline)
     if hp.max_minutes is not None and hp.tuning is not None:
         check_time_to_train(hp, host.timeline)
         hours = min(hp.tuning.max_hours or math.inf, left / 3600)
         hp = hp.model_copy(update={"tuning": hp.tuning.model_copy(update={"max_hours": hours})})
-        given = given._replace(values={**given.values, "max_minutes": left / 60})  # of a trial
-    best = search(plan.paths, hp, given, num_gpus=plan.num_gpus)
+        settings = settings._replace(values={**settings.values, "max_minutes": left / 60})  # of a trial
+    best = search(plan.paths, hp, settings, num_gpus=plan.num_gpus)
     best = replace(best, hp=best.hp.model_copy(update={"max_minutes": plan.hp.max_minutes}))
     several = best.hp.num_members > 1
     checkpoints = best.folder / NETWORKS if several else JobPaths(best.folder).checkpoints

@@ -3,7 +3,7 @@
 import logging
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -84,10 +84,9 @@ def explain(
             return not_measured("the model reads one column, so there is nothing to compare")
         sample = sample[: measured.affordable(sample, size=size, seconds=seconds)]
         base = measured.encode(sample, size=size)
-        columns = [measured.importance([column], kind, base, seed=hp.seed) for column, kind in measured.columns]
-        columns.sort(key=lambda entry: -entry.drop)
+        columns = _by_drop(measured.importance([name], kind, base, seed=hp.seed) for name, kind in measured.columns)
         pair = measured.pair(columns, base, seed=hp.seed)
-        modalities = [measured.ablation(*modality, base=base) for modality in measured.modalities]
+        modalities = _by_drop(measured.ablation(*modality, base=base) for modality in measured.modalities)
     except NotMade as reason:
         logger.warning("explain: %s", reason)
         return not_measured(str(reason))
@@ -99,11 +98,13 @@ def explain(
         f"explained in {seconds:.1f} s: {len(columns)} columns shuffled {SHUFFLES} times over {len(sample)} {split} "
         f"records, {len(modalities)} modalities left out"
     )
-    modalities = sorted(modalities, key=lambda entry: -entry.drop)
-    columns, modalities = tuple(columns), tuple(modalities)
     return Explanation(
         METRIC, base, len(sample), SHUFFLES, seconds, columns=columns, modalities=modalities, pair=pair, split=split
     )
+
+
+def _by_drop(entries: Iterable[Importance]) -> tuple[Importance, ...]:
+    return tuple(sorted(entries, key=lambda entry: -entry.drop))
 
 
 def even_sample(labels: np.ndarray, records: int, *, seed: int) -> np.ndarray:
@@ -181,11 +182,11 @@ class _Measured:
         if not len(sample):
             return 0
         self._seconds_per_record(sample[:1])  # a device's first pass is slow
-        each = self._seconds_per_record(sample[: min(size, _TIMED)])
-        if each * _FEWEST < longest:  # a record costs less in a full batch
-            each = self._seconds_per_record(sample[:size])
-        records = min(len(sample), max(_FEWEST, int(most / each)))
-        expected = each * records
+        slowness = self._seconds_per_record(sample[: min(size, _TIMED)])
+        if slowness * _FEWEST < longest:  # a record costs less in a full batch
+            slowness = self._seconds_per_record(sample[:size])
+        records = min(len(sample), max(_FEWEST, int(most / slowness)))
+        expected = slowness * records
         if expected > longest:
             raise NotMade(f"{records} {self.split} records would take about {expected / 60:.0f} minutes here")
         log_detail(logger, "explaining on %d %s records: about %.0f s", records, self.split, expected)

@@ -13,13 +13,14 @@ import numpy as np
 import torch
 from torch.utils.tensorboard import SummaryWriter
 
+from container.companion.blend import BlendedCompanion
 from container.companion.fit import MOST_ROWS
 from container.cores import threads_for
 from container.decision.deciding_rows import OUT_OF_FOLD
 from container.decision.decision import Decision
 from container.decision.softmax import softmax
 from container.errors import StopAgreed
-from container.evaluation.evaluation_input import EvaluationInput, LearningCurve, VariantReport
+from container.evaluation.evaluation_input import EvaluationInput, Explanation, LearningCurve, VariantReport
 from container.evaluation.fit_decision import describe, fit_decision
 from container.evaluation.predictions import SplitPredictions, write_out_of_fold
 from container.export.artifacts import export_model
@@ -65,7 +66,6 @@ _VARIANTS, _EXPLANATION = 20.0, 10.0  # seconds that are worth a beginning
 def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: StopFlag) -> None:
     """Write every artifact of the job, then the result file."""
     hp, val = _without_skipped(job, data), data.splits["val"]
-    in_time = partial(allows, hp, job.timeline)
     _remove_optional(job.paths.output_data)
     combined = Combined(None, trained.logits)
     if stop.requested:
@@ -92,9 +92,8 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
         if trained.values and not hp.draft:
             costs.update(measure_costs(folder, model, hp, val=val, decision=decision, companion=companion))
         expected, labels = decision.probabilities(served["val"]), data.prepared.fitted.class_labels
-        if hp.onnx_variants and not in_time(what="ONNX variants", seconds=_VARIANTS):
-            return
-        variants.extend(write_variants(folder, model, hp, val=val, expected=expected, class_labels=labels))
+        if not hp.onnx_variants or allows(hp, job.timeline, what="ONNX variants", seconds=_VARIANTS):
+            variants.extend(write_variants(folder, model, hp, val=val, expected=expected, class_labels=labels))
         _write_baseline(folder, data, trained.logits["test"], decision)
 
     files = export_model(
@@ -102,14 +101,8 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     )
     job.timeline.mark("export")
     explanation = None
-    if hp.explain and not in_time(what="feature importance and reasons", seconds=_EXPLANATION):
-        hp = hp.model_copy(update={"explain": 0})
-    if hp.explain:
-        split, seconds = _explained_split(hp, data), (seconds_left(hp, job.timeline) - EXPORT_SECONDS) / 2
-        records = partial(explain, model, data.prepared, data.splits[split], split=split)
-        of_model = partial(records, paths=job.paths, hp=hp, companion=companion, seconds=seconds)
-        explanation = of_model(device=ranks.device, stopped=lambda: stop.requested)
-        job.timeline.mark("explain")
+    if hp.explain and allows(hp, job.timeline, what="feature importance and reasons", seconds=_EXPLANATION):
+        explanation = _explanation(job, model, data, companion, device=ranks.device, stop=stop)
     evaluation = _evaluation_input(
         job,
         trained,
@@ -123,12 +116,29 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
         label_issues=issues,
         learning_curve=curve,
     )
-    evaluation = _with_records(job, evaluation, data, hp=hp, stop=stop)
+    evaluation = _with_records(job, evaluation, data, stop=stop)
     metrics, written = _write_results(job, evaluation, trained, data=data)
     logger.info("%s", metric_line(metrics))
     job.timeline.mark("report")
     logger.info("time of each phase: %s", job.timeline)
     write_json(job.scratch.result_file, {"status": "completed", "model": files, "output": written, "metrics": metrics})
+
+
+def _explanation(
+    job: Job,
+    model: Network,
+    data: JobData,
+    companion: BlendedCompanion | None,
+    *,
+    device: torch.device,
+    stop: StopFlag,
+) -> Explanation:
+    split, seconds = _explained_split(job.hp, data), (seconds_left(job.hp, job.timeline) - EXPORT_SECONDS) / 2
+    records = partial(explain, model, data.prepared, data.splits[split], split=split, seconds=seconds)
+    of_model = partial(records, paths=job.paths, hp=job.hp, companion=companion)
+    found = of_model(device=device, stopped=lambda: stop.requested)
+    job.timeline.mark("explain")
+    return found
 
 
 def _learning_curve(job: Job, hp: Hyperparameters, data: JobData) -> LearningCurve | None:
@@ -159,13 +169,11 @@ def _write_baseline(folder: Path, data: JobData, logits: np.ndarray, decision: D
     write_baseline(folder, data.prepared, train.take(hashed_rows(len(train))), scores)
 
 
-def _with_records(
-    job: Job, evaluation: EvaluationInput, data: JobData, *, hp: Hyperparameters, stop: StopFlag
-) -> EvaluationInput:
-    splits, decision = evaluation.splits, evaluation.decision
+def _with_records(job: Job, evaluation: EvaluationInput, data: JobData, *, stop: StopFlag) -> EvaluationInput:
+    hp, splits, decision = job.hp, evaluation.splits, evaluation.decision
     if not hp.draft:
         evaluation = replace(evaluation, examples=find_examples(job, data, splits, decision=decision))
-    if hp.explain:
+    if evaluation.explanation is not None:
         late = partial(seconds_left, hp, job.timeline)
         stopped: Callable[[], bool] = lambda: stop.requested or late() < EXPORT_SECONDS / 2  # noqa: E731
         explained = explain_records(job, data, splits, decision=decision, stopped=stopped)
@@ -188,6 +196,8 @@ def _without_skipped(job: Job, data: JobData) -> Hyperparameters:
 
 
 def _companion_seconds(hp: Hyperparameters, data: JobData) -> float:
+    if hp.max_minutes is None:
+        return 0.0
     return _COMPANION + _COMPANION_ROW * min(len(data.splits["train"]), MOST_ROWS) * hp.num_classes
 
 

@@ -54,7 +54,11 @@ def plan_members(
 
 
 def train_members(
-    members: Sequence[Member], prepared: PreparedData, *, shares: Shares, seconds_left: Callable[[], float]
+    members: Sequence[Member],
+    prepared: PreparedData,
+    *,
+    shares: Shares,
+    seconds_left: Callable[[], float] = lambda: math.inf,
 ) -> None:
     """Train the networks that are missing, side by side on the GPUs that one leaves over.
 

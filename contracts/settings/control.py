@@ -5,7 +5,6 @@ from typing import Literal
 from contracts.declaration import Settings, declare
 from contracts.metrics import MetricName
 from contracts.tuning import EnsembleModel, Tuning
-from contracts.value_types import Minutes
 
 
 class ControlSettings(Settings):
@@ -19,7 +18,7 @@ class ControlSettings(Settings):
     early_stop_patience: int = declare(3, scope="run", ge=1, le=1_000_000)
     """Epochs without a better early_stop_metric before training stops."""
 
-    max_minutes: Minutes | None = declare(None, scope="run")
+    max_minutes: float | None = declare(None, scope="run", gt=0, le=1_000_000)
     """Minutes until the job ends with all artifacts: fewer epochs and trials, then fewer optional results. The log says
     what was left out (docs/training.md).
     """

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from container.commands import main
+from container.job.job import Member
 from container.job.time_limit import allows, check_time_to_train, seconds_left, seconds_to_train
 from container.job.timeline import Timeline
 from container.training.state import EarlyStopping, TrainingState, ValidationSchedule
@@ -88,17 +89,16 @@ def test_the_networks_of_an_ensemble_share_the_time(tmp_path, monkeypatch):
         __enter__, __exit__ = lambda self: self, lambda *_: None
 
     monkeypatch.setattr(ensemble, "RunQueue", lambda *_, **__: Queue())
-    monkeypatch.setattr(ensemble, "check_resumable", lambda *_, **__: None)
-    monkeypatch.setattr(ensemble, "show_curves", lambda *_: None)
-    paths = write_job(tmp_path)
-    hp = hyperparameters(ensemble=3, max_minutes=10)
+    members = [Member(tmp_path / f"seed-{i}", hyperparameters(max_minutes=10)) for i in range(3)]
     left = iter([300.0, 200.0, 100.0])
-    ensemble.train_members(paths, hp, SimpleNamespace(folder=tmp_path), num_gpus=0, seconds_left=lambda: next(left))
-    assert submitted == pytest.approx([100 / 60, 100 / 60, 100 / 60])
+    shares = SimpleNamespace(parallel=2, num_workers=1)
+    prepared = SimpleNamespace(folder=tmp_path)
+    ensemble.train_members(members, prepared, shares=shares, seconds_left=lambda: next(left))
+    assert submitted == pytest.approx([150 / 60, 200 / 60, 100 / 60])
 
 
 @pytest.mark.slow
-def test_a_job_that_needs_longer_ends_in_time_with_all_artifacts(tmp_path, caplog, monkeypatch):
+def test_a_job_that_needs_longer_ends_in_time_with_all_artifacts(tmp_path, caplog):
     caplog.set_level(logging.INFO)
     paths = write_job(tmp_path, overrides={"max_epochs": 100_000, "early_stop_patience": 100_000, "nproc_per_node": 1})
     began = time.monotonic()
