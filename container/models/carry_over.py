@@ -5,7 +5,7 @@ import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -112,7 +112,7 @@ def _meanings(model: Classifier, fitted: FittedPreprocessing, folder: Path) -> d
                 others = range(len(tokens), module.num_embeddings)
                 of_names[names[id(module.weight)]] = Meanings(0, [*tokens, *others], f"tokens of {role}")
                 break
-    output = model.fusion.output
+    output = cast("nn.Linear", model.fusion.output)
     for weight in (output.weight, output.bias):
         of_names[names[id(weight)]] = Meanings(0, list(map(str, fitted.class_labels)), "classes")
     if model.tabular is not None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy import special, stats
@@ -62,7 +63,7 @@ def counts_difference(
     return Difference(distance, p_value, _psi(cells))
 
 
-def share_difference(then: tuple[float, int], now: tuple[int, int]) -> Difference:
+def share_difference(then: tuple[float, int], now: tuple[float, int]) -> Difference:
     """Compare two shares (part, whole) by a chi-squared test, or Fisher's exact one where few records are expected."""
     if not (then[1] and now[1]):
         return Difference(0.0, 1.0)
@@ -71,8 +72,8 @@ def share_difference(then: tuple[float, int], now: tuple[int, int]) -> Differenc
     expected = cells.sum(axis=1)[:, None] * cells.sum(axis=0) / cells.sum()
     if expected.min() >= _FEWEST:
         return Difference(distance, counts_difference(*cells).p_value)
-    _, p_value = stats.fisher_exact(cells.round().astype(np.int64))
-    return Difference(distance, float(p_value))
+    exact: Any = stats.fisher_exact(cells.round().astype(np.int64))
+    return Difference(distance, float(exact.pvalue))
 
 
 def outcome_difference(then: Mapping[int, tuple[int, float]], now: Mapping[int, tuple[int, float]]) -> Difference:
