@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +17,7 @@ from contracts.hyperparameters import GROUPS, Hyperparameters
 from contracts.input_files import exists, read_object
 from contracts.json_text import parse_json, parse_literal
 from contracts.paths import JobPaths
-from contracts.presets import ABOVE_DEFAULTS, DataFacts, choices, chosen_by_data
+from contracts.presets import ABOVE_DEFAULTS, Choice, DataFacts, choices, chosen_by_data
 from contracts.tuning_space import check_tuning, set_by_search
 from contracts.value_types import decimal_comma
 
@@ -187,13 +187,8 @@ def choose_settings(
             chosen = build({**values, **free}) if free else hp
             values |= free
         except ContractError:
-            chosen = hp
-            for name, value in free.items():
-                try:
-                    chosen = build({**values, name: value})
-                    values[name] = value
-                except ContractError as error:
-                    refused[name] = error.cause
+            on_val = {choice.setting: choice for choice in choices(hp, known, given={*given.values, "choose_on"})}
+            chosen = _one_by_one(hp, values, free, build, wanted=wanted, on_val=on_val, refused=refused)
         for name, choice in wanted.items():
             about = f"preset {hp.preset}: {name}={json.dumps(choice.value)}, because {choice.reason}"
             if name in refused:
@@ -207,6 +202,32 @@ def choose_settings(
     if not given.drawn and (facts or not {"ensemble", "cross_fit"} & chosen_by_data(hp)):
         _check_networks(hp)
     return ChosenSettings(hp, lines, of_preset)
+
+
+def _one_by_one(
+    hp: Hyperparameters,
+    values: dict[str, Any],
+    names: Collection[str],
+    build: Callable[[dict[str, Any]], Hyperparameters],
+    *,
+    wanted: dict[str, Choice],
+    on_val: Mapping[str, Choice],
+    refused: dict[str, str],
+) -> Hyperparameters:
+    """Return `hp` with those choices that `build` accepts, and add them to `values`, the causes of others to `refused`.
+
+    Args:
+        on_val: the choices that replace those in `wanted` if choose_on is refused: one network needs other epochs.
+    """
+    for name in sorted(names, key=lambda name: name not in ("cross_fit", "choose_on")):
+        if "choose_on" in refused:
+            wanted[name] = on_val.get(name, wanted[name])
+        try:
+            hp = build({**values, name: wanted[name].value})
+            values[name] = wanted[name].value
+        except ContractError as error:
+            refused[name] = error.cause
+    return hp
 
 
 def _as_json(hp: Hyperparameters, name: str) -> str:

@@ -287,6 +287,7 @@ def test_a_setting_with_which_no_network_leaves_out_a_row_is_named():
         given = GivenSettings({"preset": "recommended", **COLUMNS, **MULTICLASS, **settings}, {})
         hp, lines, _ = choose_settings(given, FACTS, hosts=hosts)
         assert (hp.cross_fit, hp.choose_on) == (0, "val")
+        assert hp.max_epochs == choose(FACTS, **MULTICLASS, choose_on="val").hp.max_epochs != 2
         assert any("not chosen, because" in line and cause in line for line in lines)
 
 
