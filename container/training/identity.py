@@ -44,7 +44,7 @@ def check_resumable(
     newest = newest_checkpoint(folder)
     if newest is None:
         return
-    saved = without_former(newest.content["identity"])
+    saved = _of_this_version(newest.content["identity"])
     if prepared is not None:
         current = identity(hp, prepared.fitted.fingerprint, prepared.digests)
     else:
@@ -61,18 +61,24 @@ def check_identity(saved: Mapping[str, Any], current: Fingerprint, *, folder: Pa
     Args:
         saved: the parts of the fingerprint in the checkpoint.
     """
-    # A checkpoint of an earlier version lacks newer settings: they had no effect, as by their defaults. It also lacks
-    # the digests of encoders.
-    names = Hyperparameters.names_of("prepare", "train")
-    newer = {name: Hyperparameters.model_fields[name].default for name in names}
-    newer |= {name: value for name, value in current.parts.items() if name.startswith(ENCODER)}
+    # A checkpoint of an earlier version lacks the digests of encoders.
+    encoders = {name: value for name, value in current.parts.items() if name.startswith(ENCODER)}
     current.check(
-        {**newer, **without_former(saved)},
+        {**encoders, **_of_this_version(saved)},
         began=f"the checkpoint in {folder} was trained with",
         fix="Undo the change; or start over with `train --fresh` (resume=false), which removes the checkpoints. "
         "The model and the report of the finished job stay until the new ones are complete. To train its model further "
         "on other data, use `train --initial-model JOB` with its folder.",
     )
+
+
+def _of_this_version(saved: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the parts of a checkpoint's fingerprint with newer settings, which had no effect: by their defaults."""
+    names = Hyperparameters.names_of("prepare", "train")
+    newer = {name: Hyperparameters.model_fields[name].default for name in names}
+    if saved.get("cross_fit"):  # before cross_fit_repeats, the rows were divided into other folds
+        newer["cross_fit_repeats"] = "the folds of an earlier version"
+    return Fingerprint.of({**newer, **without_former(saved)}).parts
 
 
 def resume_batch_plan(global_batch: int, planned: BatchPlan) -> BatchPlan:

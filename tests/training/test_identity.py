@@ -123,6 +123,13 @@ def test_a_checkpoint_from_before_a_setting_existed_resumes_while_it_is_off():
         check_identity(saved, averaging, folder=Path("c"))
 
 
+def test_the_networks_of_an_earlier_version_do_not_resume_because_their_folds_have_other_rows(tmp_path):
+    hp = hyperparameters(cross_fit=3)
+    saved = {name: value for name, value in identity(hp, "abc", ROWS).parts.items() if name != "cross_fit_repeats"}
+    with pytest.raises(ContractError, match=r"cross_fit_repeats: .* trained with 'the folds of an earlier version'"):
+        check_identity(saved, identity(hp, "abc", ROWS), folder=tmp_path)
+
+
 def test_a_setting_that_no_longer_exists_is_ignored_at_its_default_only():
     hp = parse_hyperparameters({**CONFIGURATION, "modality_dropout": "0.0", "prediction_dtype": "float32"})
     current = identity(hp, "abc", ROWS)
@@ -189,7 +196,9 @@ def test_a_changed_setting_is_found_before_the_data_is_prepared(tmp_path):
 
 
 def test_before_the_data_is_prepared_a_preset_may_still_choose_what_the_user_did_not_set(tmp_path):
-    write_checkpoint_of(hyperparameters(preset="recommended", batch_size=16, weight_decay=0.01), tmp_path)
+    saved = identity(hyperparameters(preset="recommended", batch_size=16, weight_decay=0.01), "abc", ROWS).parts
+    earlier = {name: value for name, value in saved.items() if name != "choose_on"}  # of a version without this setting
+    write_checkpoint(tmp_path, {"step": 3, "identity": earlier})
     check_resumable(hyperparameters(preset="recommended", batch_size=8), tmp_path, given=["preset"])
     for names in (["preset", "weight_decay"], ["weight_decay"]):
         with pytest.raises(ContractError, match=r"weight_decay: .* trained with 0\.01, this run has 0\.2"):
