@@ -97,7 +97,7 @@ def _clear_threshold(
 
     def value(decided: np.ndarray) -> np.ndarray:
         if wanted.kind == AUTO_ACCURACY:
-            return samples @ (decided == positive) / samples.sum(axis=1)
+            return samples @ (decided == positive) / np.maximum(samples.sum(axis=1), 1e-12)  # a sample may be empty
         return 2 * samples @ (decided & positive) / np.maximum(samples @ decided + samples @ positive, 1e-12)
 
     gain, *of_samples = value(scores >= thresholds) - value(scores >= 0.5)

@@ -477,6 +477,12 @@ def test_the_gain_of_a_threshold_is_measured_on_records_that_did_not_choose_it()
     assert found.value == 0.5
 
 
+@pytest.mark.parametrize("target", ["auto_f1", "auto_accuracy"])
+def test_the_gain_of_a_threshold_is_a_number_also_for_two_records(target):
+    found = choose_threshold(parse_threshold(target), np.array([True, False]), np.array([0.3, 0.1]))
+    assert np.isfinite(found.gain).all()
+
+
 @pytest.mark.parametrize("given", [{"target_prior": 0.1}, {"decision_threshold": 0.3}, {"decision_threshold": "cost"}])
 def test_what_is_for_two_classes_is_refused_for_more(given):
     (name,) = given
