@@ -19,6 +19,7 @@ from container.evaluation.predictions import SplitPredictions
 from container.evaluation.verdict import NAMED, expected_auroc_width, verdict, wide_auroc_interval
 from contracts.metrics import DECLARED
 from contracts.monitored_metric import MonitoredMetric
+from contracts.presets import SMALL
 
 _SMALL_FALL = 0.05  # of the AUROC: val and test agree if such a fall would be found
 _SMALL_ERROR, _LARGE_ERROR = 0.02, 0.12  # expected calibration error: of no importance; that records should exclude
@@ -115,7 +116,8 @@ def _draft(hyperparameters: Mapping[str, Any]) -> Iterator[Finding]:
         yield Finding(
             "check",
             "This is a draft, without companion, label issues, feature importance, examples and ONNX variants. To add "
-            "them, set draft to false and run the job again: only what follows training is repeated.",
+            "them, set draft to false and run the job again: only what follows training is repeated. With a preset, a "
+            f"table of fewer than {SMALL:,} labelled rows is then trained in folds.",
         )
 
 

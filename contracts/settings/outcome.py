@@ -17,7 +17,8 @@ class OutcomeSettings(Settings):
 
     draft: bool = declare(False, scope="after")
     """Finish sooner, to try settings: the job skips companion, label_issues, learning_curve, explain, onnx_variants and
-    the examples of the report. A run in the same folder without draft repeats only what follows training.
+    the examples of the report. A run in the same folder without draft repeats only what follows training, unless a
+    preset then trains a small table in folds (docs/presets.md).
     """
 
     calibration: Literal["none", "temperature", "isotonic"] = declare("none", scope="after")
