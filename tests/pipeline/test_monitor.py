@@ -17,6 +17,7 @@ from pipeline.config import PipelineConfig
 from testing.pipelines import APPROVED, EVERYTHING, all_steps, configuration
 
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:models"
+STEPS = {name: machine for name, machine in EVERYTHING["steps"].items() if name != "BatchScore"}
 METRICS: dict[str, Any] = {
     "time": "2026-11-30T10:00:00+00:00",
     "records": 2000,
@@ -29,7 +30,7 @@ METRICS: dict[str, Any] = {
 
 def watched(**monitor: Any) -> PipelineConfig:
     given = {"alarm_topic": TOPIC, "labels": "s3://raw/labels/", **monitor}
-    aws = {**EVERYTHING, "steps": {}, "inputs": {"input_data": "s3://raw/table/"}}
+    aws = {**EVERYTHING, "steps": STEPS, "inputs": {"input_data": "s3://raw/table/"}}
     settings = {"Monitoring": {"window_hours": 168}}
     return configuration(aws=aws, registration=APPROVED, settings=settings, monitor=given)
 
@@ -67,7 +68,7 @@ def test_the_pipeline_of_the_training_has_no_monitor() -> None:
 
 
 def test_without_captured_requests_the_monitor_is_an_error() -> None:
-    aws = {**EVERYTHING, "steps": {}, "inputs": {"input_data": "s3://raw/table/"}, "deploy": None}
+    aws = {**EVERYTHING, "steps": STEPS, "inputs": {"input_data": "s3://raw/table/"}, "deploy": None}
     with pytest.raises(ContractError, match=r"monitor.captured: is missing"):
         monitor_plan(configuration(aws=aws, settings={}, monitor={}))
 
