@@ -136,7 +136,7 @@ _SMALL = {
     "hidden_dropout_prob": 0.3,
 }
 SMALL = 2_000  # labelled rows of train and val: with fewer, every row decides, out of fold
-_MANY_FOLDS, _REPEATED = 500, 300  # labelled rows below which there are more folds, and below which other folds follow
+_FOLDS = 5  # more networks would take more than three times as long as one
 _FEW_ROWS = 1_500  # training takes more steps with fewer
 _RARE_POSITIVE = 0.2  # share of class 1 below which F1 says more than accuracy
 _RARE = 0.5  # of the rows that a class would have if all had equally many
@@ -159,10 +159,9 @@ def _calibration(facts: DataFacts) -> tuple[str, str] | None:
 
 def _folds(facts: DataFacts) -> tuple[int, str] | None:
     """Return the number of folds of a small table; 0 if it cannot be divided."""
-    wanted = 5 if facts.labelled >= _MANY_FOLDS else 8
-    groups = f" in {counted(facts.units, 'group')}" if facts.units < min(wanted, facts.labelled) else ""
+    groups = f" in {counted(facts.units, 'group')}" if facts.units < min(_FOLDS, facts.labelled) else ""
     reason = f"train and val have {facts.labelled} labelled rows{groups}"
-    return (min(wanted, facts.units) if facts.units > 1 else 0, reason) if facts.labelled < SMALL else None
+    return (min(_FOLDS, facts.units) if facts.units > 1 else 0, reason) if facts.labelled < SMALL else None
 
 
 def _if_small(value: Callable[[int], Any]) -> Callable[[DataFacts], tuple[Any, str] | None]:
@@ -222,7 +221,6 @@ RULES = (
     Rule("class_weights", _weights_of_rare_classes, MULTICLASS),
     Rule("ensemble", _if_large(4), NO_SEARCH, ("best",)),
     Rule("cross_fit", _folds, ONE_NETWORK),
-    Rule("cross_fit_repeats", _if_small(lambda rows: 2 if rows < _REPEATED else 1), ONE_NETWORK),
     Rule("choose_on", _if_small(lambda _: "out_of_fold"), ONE_NETWORK),
     Rule("max_epochs", _if_small(lambda _: 3), RANDOM_ONE_NETWORK),
     Rule("max_epochs", _if_small(lambda _: 2), PRETRAINED_ONE_NETWORK),

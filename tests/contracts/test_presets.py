@@ -258,11 +258,10 @@ def test_probabilities_are_calibrated_if_val_has_two_classes():
     assert choose(table_facts(100, (50, 50), (20, 0))).hp.calibration == "none"
 
 
-@pytest.mark.parametrize(("rows", "folds", "repeats"), [(299, 8, 2), (300, 8, 1), (500, 5, 1), (1_999, 5, 1)])
-def test_every_row_of_a_small_table_decides_out_of_fold(rows, folds, repeats):
+@pytest.mark.parametrize("rows", [40, 1_999])
+def test_every_row_of_a_small_table_decides_out_of_fold(rows):
     hp = choose(table_facts(rows, (rows - 9, 5), (2, 2))).hp
-    assert (hp.choose_on, hp.cross_fit, hp.cross_fit_repeats) == ("out_of_fold", folds, repeats)
-    assert hp.num_members == folds * repeats
+    assert (hp.choose_on, hp.cross_fit, hp.num_members) == ("out_of_fold", 5, 5)
 
 
 @pytest.mark.parametrize(
@@ -339,10 +338,6 @@ def shown(rule):
         return 'the square roots of the "balanced" weights'
     if rule.setting == "ensemble":
         return rule.value(LARGE)[0]
-    if rule.setting in {"cross_fit", "cross_fit_repeats"}:
-        most, fewer, few = (rule.value(table_facts(rows, (rows,), ()))[0] for rows in (500, 300, 299))
-        assert fewer in {most, few}
-        return f"{most}; {few} below {500 if fewer == few else 300} labelled rows"
     if rule.setting == "decision_threshold":
         return "auto_f1 where class 1 has less than 20 % of train, else auto_accuracy"
     return rule.value(FACTS)[0]

@@ -526,7 +526,7 @@ def test_a_table_that_pandas_saved_with_its_index_trains_without_a_change(tmp_pa
     paths = run_init(tmp_path, raw)
     found = settings(paths)
     assert "id_name" not in found
-    few = {"cross_fit": 2, "cross_fit_repeats": 1}  # with 200 rows, the preset would train 16 networks
+    few = {"cross_fit": 2, "cross_fit_repeats": 1}  # the preset would train 5 networks
     (paths.config / "hyperparameters.json").write_text(json.dumps({**found, **few}))
     run_train(paths)
     page = (paths.output_data / "report.html").read_text()
