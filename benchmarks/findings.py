@@ -260,8 +260,8 @@ CASES = (
         "threshold",
         "The threshold with the best F1",
         of_quality(0.93, 0.97),
-        of_quality(0.8, 0.85, rate=0.15, fewest=600),
-        "classes of equal size; 15 % of class 1, 600 rows or more",
+        of_quality(0.72, 0.8, rate=0.2, fewest=300),
+        "classes of equal size; 20 % of class 1, 300 rows or more",
     ),
     Case(
         "perfect",

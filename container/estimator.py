@@ -10,7 +10,7 @@ import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import pandas as pd
@@ -83,10 +83,10 @@ class TextTableClassifier(ClassifierMixin, BaseEstimator):
             cause = f"requires y to be passed, but the target y is None; label: X has no column {name!r}, only "
             raise ContractError(cause + ", ".join(frame.columns[:20]), "Pass y, or name the column with label=.")
         own = frame.pop(name) if name in frame.columns else None  # also beside y: it is no input
-        labels = pd.Series(_labels_of(y)) if own is None or y is not None else own
+        labels: pd.Series = pd.Series(_labels_of(y)) if own is None or y is not None else own
         check_consistent_length(frame, labels)
         name = name or next(name for name in ("label", "target", "_label") if name not in frame.columns)
-        known = labels[labels.notna()]
+        known: pd.Series = labels.dropna()
         if known.nunique() < 2:
             cause = f"Classifier can't train when only one class is present: {known.unique().tolist()}"
             raise ContractError(cause, "Pass rows of two classes or more.")
@@ -133,7 +133,7 @@ class TextTableClassifier(ClassifierMixin, BaseEstimator):
         loaded.n_features_in_ = len(loaded._loaded().feature_inputs)
         return loaded
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride] - a property that returns this
         if not self.__sklearn_is_fitted__():
             return f"<pre>{html.escape(repr(self))}</pre>"
         page = html.escape(self.report_.read_text(encoding="utf-8"))
@@ -148,7 +148,7 @@ class TextTableClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in super().__getstate__().items() if name not in ("_predictor", "_removal")}
+        return {name: value for name, value in vars(self).items() if name not in ("_predictor", "_removal")}
 
     def _frame(self, X: Any, *, fitting: bool = False) -> pd.DataFrame:
         """Return a copy of X with columns named by texts, and rows numbered from 0."""
@@ -156,7 +156,7 @@ class TextTableClassifier(ClassifierMixin, BaseEstimator):
             frame = X.reset_index(drop=True)
             frame.columns = [str(name) for name in frame.columns]
             return frame
-        array = check_array(X, dtype=None, ensure_all_finite="allow-nan", estimator=self)
+        array = cast(Any, check_array)(X, dtype=None, ensure_all_finite="allow-nan", estimator=self)
         if not fitting and self.__sklearn_is_fitted__() and array.shape[1] != self.n_features_in_:
             raise ContractError(
                 f"X has {array.shape[1]} features, but {type(self).__name__} is expecting {self.n_features_in_} "

@@ -24,11 +24,12 @@ WITHOUT_TRAINING = (
     "check_classifiers_one_label", "check_supervised_y_no_nan", "check_fit2d_1sample",
     "check_non_transformer_estimators_n_iter", "check_classifiers_regression_target",
     "check_parameters_default_constructible", "check_get_params_invariance", "check_set_params", "check_fit1d",
-    "check_requires_y_none", "check_estimators_partial_fit_n_features", "check_classifiers_one_label_sample_weights",
+    "check_requires_y_none", "check_estimators_partial_fit_n_features",
 )  # fmt: skip
 # Checks whose tables are no job.
 NOT_APPLICABLE = {
     "check_array_api_input": "arrays of other libraries",
+    "check_classifiers_one_label_sample_weights": "weights are a column: weight_name",
     "check_fit2d_predict1d": "ten rows of random numbers, which need three splits with both labels",
     "check_fit2d_1feature": "as above",
     "check_fit_check_is_fitted": "as above",
@@ -81,9 +82,9 @@ def test_labels_that_fit_no_table_are_refused_before_a_job_begins(given, message
 
 
 def test_a_job_that_cannot_be_made_raises_what_init_says():
-    table, late = records(12)
-    with pytest.raises(ContractError, match="init ended with exit code 1"):
-        TextTableClassifier(verbose=False).fit(table, late)
+    table, late = records()
+    with pytest.raises(ContractError, match="init ended with exit code 1\nthe table has no column 'missing'"):
+        TextTableClassifier(verbose=False, settings={"text": ["missing"]}).fit(table, late)
 
 
 @pytest.fixture(scope="module")

@@ -131,9 +131,10 @@ class LearningCurve:
     problem: str = ""
 
     def __str__(self) -> str:
-        if self.problem or self.doubling is None or self.doubling[1] is None:
+        value, interval = self.doubling or (0.0, None)
+        if self.problem or interval is None:
             return f"learning curve: not measured, because {self.problem or 'the AUROC is undefined'}"
-        value, (low, high) = self.doubling
+        low, high = interval
         helps = "more rows would probably help" if low > 0 else "more rows are not shown to help"
         return (
             f"learning curve: from half of the rows to all, the AUROC of {self.source} changes by {value:+.4f} "
