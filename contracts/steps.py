@@ -167,7 +167,7 @@ class MonitorSettings(ProcessingSettings):
         description="Largest change of a distribution: the distance of Kolmogorov-Smirnov, the share of records in "
         "other categories, or of a text classifier the AUROC minus 0.5.",
     )
-    max_psi: float = Field(0.2, ge=0, description="Largest population stability index.")
+    max_psi: float = Field(0.2, ge=0, le=100, description="Largest population stability index.")
     max_share: float = Field(
         0.01, ge=0, le=1, description="Largest change of the share of missing, unreadable and unknown values."
     )
@@ -179,7 +179,9 @@ class MonitorSettings(ProcessingSettings):
     id_field: str | None = Field(None, description="Column of ids of the labels. Default: that of the training data.")
     label_field: str | None = Field(None, description="Column of the labels. Default: that of the training data.")
     endpoint_name: str | None = Field(None, description="Read captures below a folder of this name only.")
-    window_hours: float | None = Field(None, gt=0, description="Read captured requests of the last hours only.")
+    window_hours: float | None = Field(
+        None, gt=0, le=1_000_000, description="Read captured requests of the last hours only."
+    )
 
 
 _MODEL_INPUT = StepFolder(
