@@ -65,8 +65,8 @@ class PreparedSplit:
         kind = kinds.pop() if len(kinds) == 1 else pa.string()
         chunks = [reader.get_batch(batch).column(name).cast(kind) for reader, batch, _ in self._batches]
         if name == "row":
-            befores = (before for *_, before in self._batches)
-            chunks = [pc.add(chunk, before) for chunk, before in zip(chunks, befores, strict=True)]
+            earlier = (before for *_, before in self._batches)
+            chunks = [pc.add(chunk, before) for chunk, before in zip(chunks, earlier, strict=True)]
         column = pa.chunked_array(chunks, type=kind)
         return column if self._chosen is None else column.take(pa.array(self._chosen))
 
