@@ -1,6 +1,7 @@
 """Check the hyperparameters before data is prepared: errors first, then warnings and advice."""
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 from container.cores import available_cores
@@ -23,7 +24,13 @@ _SHOWN_VALUE = 40  # characters of a value in the table of the preset
 
 
 def choose_job_settings(
-    paths: JobPaths, given: GivenSettings, facts: DataFacts | None = None, *, hosts: int, num_gpus: int
+    paths: JobPaths,
+    given: GivenSettings,
+    facts: DataFacts | None = None,
+    *,
+    hosts: int,
+    num_gpus: int,
+    also: Callable[[Hyperparameters], object] = lambda _: None,
 ) -> Hyperparameters:
     """Return the configuration of a job; log what its preset chooses and why, each line once per process.
 
@@ -32,9 +39,11 @@ def choose_job_settings(
 
     Args:
         facts, hosts: see `choose_settings`, whose errors and those of `check_settings` this function raises.
+        also: a further check, which raises ContractError.
     """
 
     def check(hp: Hyperparameters) -> None:
+        also(hp)
         if hp.tuning is None:
             check_settings(paths, hp, hosts=hosts, per_host=processes_per_host(hp, num_gpus=num_gpus))
 

@@ -115,7 +115,8 @@ class _Plan:
         if self.kind == "winner":
             return self
         facts = DataFacts.read(prepared.summary)
-        hp = choose_job_settings(self.paths, self.given, facts, hosts=self.hosts, num_gpus=self.num_gpus)
+        also = partial(check_settings, self.initial) if self.initial is not None else lambda _: None
+        hp = choose_job_settings(self.paths, self.given, facts, hosts=self.hosts, num_gpus=self.num_gpus, also=also)
         return replace(self, hp=hp)
 
 
@@ -283,7 +284,6 @@ def _prepare(plan: _Plan, host: _Host, *, on_inputs: Callable[[], None]) -> tupl
         if plan.hp.num_members > 1:
             remove_folder(plan.paths.ensemble)
     if plan.initial is not None:
-        check_settings(plan.initial, plan.hp)  # a preset may choose an ensemble by the data
         check_encoders(plan.initial, plan.hp, prepared)
         prepared = prepared.starting_from(plan.initial.digest)
         try:
