@@ -1,5 +1,6 @@
 """Fit boosted trees on features of the table and the texts; held-out rows choose their size and number of rounds."""
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -193,7 +194,7 @@ def _hold_out(
     predicted = np.empty((len(labels), int(labels.max()) + 1))
     for fold, model in enumerate(models):  # the same rounds in each fold: a fold's own best would flatter the trees
         staged = islice(model.staged_predict_proba(binned[folds == fold]), rounds)
-        *_, predicted[folds == fold] = staged
+        predicted[folds == fold] = deque(staged, maxlen=1).pop()  # keeps one round in memory
     return HeldOut(leaves, rounds, predicted)
 
 

@@ -45,7 +45,7 @@ def check_time_to_train(hp: Hyperparameters, timeline: Timeline) -> None:
 
 
 def allows(hp: Hyperparameters, timeline: Timeline, *, what: str, seconds: float) -> bool:
-    """Return whether a result after the training can be made in time; log what is left out."""
+    """Return whether there is time to compute `what` after the training; log a warning if not."""
     left = seconds_left(hp, timeline) - EXPORT_SECONDS
     if seconds <= left:
         return True

@@ -1,5 +1,6 @@
 """What a training takes over from an earlier model: each weight by its meaning."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -82,13 +83,11 @@ def test_token_vectors_carry_over_by_token(tmp_path: Path) -> None:
     folder, model, preprocessor, _ = earlier(tmp_path)
     tokenizer = tmp_path / "tokenizers" / "tokenizer"
     tokenizer.mkdir(parents=True)
-    text = (folder / "tokenizer" / "tokenizer.json").read_text()
-    assert '"good": 4' in text
-    (tokenizer / "tokenizer.json").write_text(
-        text.replace('"good": 4', '"bad": 4').replace('"bad": 5', '"good": 5')
-        if '"bad": 5' in text
-        else pytest.skip("the vocabulary has another order")
-    )
+    content = json.loads((folder / "tokenizer" / "tokenizer.json").read_text())
+    vocabulary = content["model"]["vocab"]
+    tokens = {place: token for token, place in vocabulary.items()}
+    vocabulary[tokens[4]], vocabulary[tokens[5]] = 5, 4
+    (tokenizer / "tokenizer.json").write_text(json.dumps(content))
     carry_over(model, preprocessor.fitted, tmp_path / "tokenizers", initial=folder)
     old = load_classifier(folder).branches["text"].encoder.backbone.get_input_embeddings().weight
     new = model.branches["text"].encoder.backbone.get_input_embeddings().weight
