@@ -8,7 +8,7 @@ import logging
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -159,7 +159,7 @@ class RecordFiles:
                     place = f"{path}, line {number}"
                     try:
                         captured = json.loads(line)
-                        when = self.since and datetime.fromisoformat(captured["eventMetadata"]["inferenceTime"])
+                        when = self.since and _time(captured["eventMetadata"]["inferenceTime"])
                     except (KeyError, TypeError, ValueError) as error:
                         cause = "a line that is no captured request" if line.endswith(b"\n") else "a file that is cut"
                         self._leave_out(cause, f"{place}: {first_line(error)}")
@@ -168,6 +168,12 @@ class RecordFiles:
                         yield place, captured
         except (EOFError, OSError) as error:
             self._leave_out("a file that is cut", f"{path}, after line {number}: {first_line(error)}")
+
+
+def _time(text: str) -> datetime:
+    """Return when a request was answered; a time without a zone is UTC, as the service writes it."""
+    time = datetime.fromisoformat(text)
+    return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def is_capture(path: Path) -> bool:

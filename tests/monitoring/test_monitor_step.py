@@ -139,10 +139,11 @@ def test_what_cannot_be_read_is_named_counted_and_left_out(monitored: Monitored)
     assert "left out" in (monitored.out / "monitor_report.html").read_text()
 
 
-def test_captured_requests_before_the_window_do_not_count(monitored: Monitored) -> None:
+@pytest.mark.parametrize("zone", ["Z", ""])
+def test_captured_requests_before_the_window_do_not_count(monitored: Monitored, zone: str) -> None:
     body = [json.dumps(row) for row in rows(records(100, seed=7).drop(columns="label"))]
-    old = "".join(captured(each, inferenceTime="2020-01-01T00:00:00Z") for each in body)
-    new = "".join(captured(each, inferenceTime="2999-01-01T00:00:00Z") for each in body[:60])
+    old = "".join(captured(each, inferenceTime=f"2020-01-01T00:00:00{zone}") for each in body)
+    new = "".join(captured(each, inferenceTime=f"2999-01-01T00:00:00{zone}") for each in body[:60])
     monitored.give("records", "a.jsonl", old + new)
     monitored.run(WINDOW_HOURS="24")
     assert monitored.metrics["records"] == 60
