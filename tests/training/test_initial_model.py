@@ -1,17 +1,18 @@
 """Training from the weights of an earlier model: whole jobs, and what is refused."""
 
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from container.job import supervisor
 from container.job.initial_model import check_settings, find_initial_model
-from container.job.preflight import choose_job_settings
 from container.steps.archives import write_archive
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters, read_settings
 from contracts.paths import JobPaths
-from contracts.presets import DataFacts
 from testing.jobs import (
     ONE_LAYER,
     failure_line,
@@ -86,12 +87,12 @@ def test_a_preset_trains_one_network_on_a_small_table_from_an_initial_model(tmp_
     (tmp_path / "model" / "hyperparameters.json").write_text('{"model_class": "multimodal_bert"}')
     initial = find_initial_model(JobPaths(tmp_path / "other"), tmp_path, scratch=tmp_path)
     assert initial is not None
-    facts = DataFacts(900, (500, 400), (50, 50), 1_000, 1_000)
-    folds = {
-        choose_job_settings(paths, read_settings(paths), facts, hosts=1, num_gpus=0, also=also).cross_fit
-        for also in (lambda _: None, partial(check_settings, initial))
-    }
-    assert folds == {5, 0}
+    train, val = ({"rows": rows, "classes": {"0": rows // 2, "1": rows // 2}} for rows in (900, 100))
+    prepared: Any = SimpleNamespace(summary={"splits": {"train": train, "val": val}})
+    given = read_settings(paths)
+    plan = supervisor._Plan(paths, given, parse_hyperparameters(given.values), hosts=1, num_gpus=0)
+    folds = [each.with_facts(prepared).hp.cross_fit for each in (plan, replace(plan, initial=initial))]
+    assert folds == [5, 0]
 
 
 def test_a_folder_without_a_model_or_without_its_weights_is_an_error(tmp_path: Path) -> None:
