@@ -23,6 +23,7 @@ def run(check: Recorder) -> None:
             "multiprocessors": properties.multi_processor_count,
         })  # fmt: skip
     check.holds("torch has varlen_attn", attention.varlen_attn is not None)
+    check.figure("flash_operator_is_known", attention.flash_operator is not None)
     with check.part("kernels"):
         _kernels(check)
     with check.part("ceilings"):

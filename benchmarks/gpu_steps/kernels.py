@@ -16,7 +16,7 @@ from testing.packed_forward import Kernels, padded_states, reference_of
 TOLERANCE = {torch.bfloat16: 0.1, torch.float32: 1e-3}  # as in tests/models/test_packed_encoders.py
 CHUNKS = [[7, 30], [MAX_LENGTH], [2]]
 LONG_CHUNKS = [[2], [1], [512], [63, 64, 65], [300, 7]]  # the first is an empty text: its two special tokens
-KERNEL = {torch.bfloat16: "torch_attn._varlen_attn", torch.float32: "aten._efficient_attention_forward"}
+KERNEL = {torch.bfloat16: "aten._flash_attention_forward", torch.float32: "aten._efficient_attention_forward"}
 
 
 def run(check: Recorder) -> None:

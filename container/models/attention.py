@@ -5,6 +5,7 @@ transformers passes to every attention layer, with `sliding_window` for layers t
 """
 
 import logging
+import re
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -27,6 +28,23 @@ try:
     varlen_attn = import_module("torch.nn.attention.varlen").varlen_attn
 except (ImportError, AttributeError):  # a torch built without flash attention
     varlen_attn = None
+
+# The private operator below varlen_attn: its backward in C++ takes a quarter of the host's time (docs/gpu.md).
+_OPERATOR = (
+    "aten::_flash_attention_forward(Tensor query, Tensor key, Tensor value, Tensor? cum_seq_q, Tensor? cum_seq_k, "
+    "SymInt max_q, SymInt max_k, float dropout_p, bool is_causal, bool return_debug_mask, *, float? scale=None, "
+    "SymInt? window_size_left=None, SymInt? window_size_right=None"
+)
+
+
+def is_known_operator(schema: str) -> bool:
+    """Return whether an operator can be called as `varlen_attention` does; torch may change a private one."""
+    return re.fullmatch(re.escape(_OPERATOR) + r"(, \S+ \w+=\w+)*\) -> \(Tensor output, .*\)", schema) is not None
+
+
+flash_operator: Any = getattr(getattr(torch.ops.aten, "_flash_attention_forward", None), "default", None)
+if flash_operator is not None and not is_known_operator(str(flash_operator._schema)):
+    flash_operator = None
 
 logger = logging.getLogger(__name__)
 
@@ -238,9 +256,15 @@ def varlen_attention(
     query, key = query.to(value.dtype), key.to(value.dtype)  # rotary positions are float32 under autocast
     head_dim, half = value.shape[-1], value.dtype in (torch.float16, torch.bfloat16)
     if flash and half and head_dim % 8 == 0 and head_dim <= 256:
-        assert varlen_attn is not None
-        windows = (-1, -1) if window is None else (window, window)
-        return varlen_attn(query, key, value, *boundaries, *longest, scale=scale, window_size=windows)
+        left_and_right = -1 if window is None else window
+        if flash_operator is None:
+            assert varlen_attn is not None, "has_flash"
+            windows = left_and_right, left_and_right
+            return varlen_attn(query, key, value, *boundaries, *longest, scale=scale, window_size=windows)
+        dropout, causal, debug_mask = 0.0, False, False
+        windows = {"window_size_left": left_and_right, "window_size_right": left_and_right}
+        arguments = query, key, value, *boundaries, *longest, dropout, causal, debug_mask
+        return flash_operator(*arguments, scale=scale, **windows)[0]
     if window is None and head_dim % 8 == 0 and value.dtype in (torch.float16, torch.float32):
         return _memory_efficient_attention(query, key, value, boundaries, longest=longest, scale=scale)
     return None
@@ -295,7 +319,10 @@ def warn_if_slow(query: Tensor, *, window: int | None = None) -> None:
 @lru_cache
 def has_flash(device: torch.device) -> bool:
     """Return whether `device` has the flash kernel for tensors in half precision."""
-    return varlen_attn is not None and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    exists = varlen_attn is not None and device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    if exists and flash_operator is None:
+        logger.info(f"attention calls varlen_attn: torch {torch.__version__} has another _flash_attention_forward")
+    return exists
 
 
 def _attention(

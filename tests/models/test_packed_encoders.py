@@ -302,8 +302,49 @@ def test_on_a_gpu_the_flash_kernel_attends_inside_all_chunks_in_half_precision(
     layers = encoder.backbone.config.num_hidden_layers
     with Kernels() as kernels:
         encoder.token_states(packed_text(CHUNKS).to("meta")).sum().backward()
-    expected = ["torch_attn._varlen_attn", "torch_attn._varlen_attn_backward"]
+    expected = ["aten._flash_attention_forward", "aten._flash_attention_backward"]
     assert kernels.names == [name for name in expected for _ in range(layers)]
+    windows = {(given["window_size_left"], given["window_size_right"]) for given in kernels.arguments}
+    assert windows == ({(-1, -1), (4, 4)} if family == "modernbert" else {(-1, -1)})
+
+
+@pytest.mark.parametrize(
+    ("change", "known"),
+    [
+        (("num_splits=None)", "num_splits=None, bool fast=False)"), True),
+        (("num_splits=None)", "num_splits=None, bool fast)"), False),
+        (("float dropout_p, ", ""), False),
+        (("SymInt max_q, SymInt max_k", "SymInt max_k, SymInt max_q"), False),
+        (("(Tensor output, ", "(Tensor softmax_logsumexp, "), False),
+    ],
+    ids=["an option more", "an argument more", "an argument less", "another order", "another result"],
+)
+def test_the_private_operator_is_used_only_with_the_arguments_that_are_known(change, known) -> None:
+    schema = str(torch.ops.aten._flash_attention_forward.default._schema)
+    assert attention.is_known_operator(schema)
+    assert attention.flash_operator is not None
+    changed = schema.replace(*change)
+    assert changed != schema
+    assert attention.is_known_operator(changed) == known
+
+
+def test_a_torch_with_another_operator_attends_by_varlen_attn_and_says_so_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(attention, "flash_operator", None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
+    attention.has_flash.cache_clear()
+    with caplog.at_level("INFO"):
+        assert all(attention.has_flash(torch.device("cuda", 0)) for _ in range(2))
+    attention.has_flash.cache_clear()
+    (message,) = caplog.messages
+    assert message.endswith("has another _flash_attention_forward")
+    monkeypatch.setattr(attention, "has_flash", lambda _: True)
+    encoder = build(tmp_path, "modernbert", pooling=None).bfloat16().to("meta")
+    with Kernels() as kernels:
+        encoder.token_states(packed_text(CHUNKS).to("meta"))
+    assert set(kernels.names) == {"torch_attn._varlen_attn"}
+    assert {tuple(given["window_size"]) for given in kernels.arguments} == {(-1, -1), (4, 4)}
 
 
 def test_queries_in_float32_beside_values_in_half_precision_use_the_flash_kernel() -> None:
@@ -313,7 +354,7 @@ def test_queries_in_float32_beside_values_in_half_precision_use_the_flash_kernel
         context = attention.varlen_attention(
             half.float(), half.float(), half, (boundaries, boundaries), longest=(64, 64), flash=True
         )
-    assert kernels.names == ["torch_attn._varlen_attn"]
+    assert kernels.names == ["aten._flash_attention_forward"]
     assert context is not None and context.dtype == torch.bfloat16  # noqa: PT018  None has no dtype
 
 
@@ -369,7 +410,7 @@ def test_the_variable_length_kernels_give_the_same_states_and_gradients(
 ) -> None:
     encoder = build(tmp_path, family, initializer_range=0.05, pooling=None)
     kernels = compare_with_float64(encoder, packed_text(chunks), device="cuda", dtype=dtype, tolerance=tolerance)
-    kernel = "torch_attn._varlen_attn" if dtype == torch.bfloat16 else "aten._efficient_attention_forward"
+    kernel = "aten._flash_attention_forward" if dtype == torch.bfloat16 else "aten._efficient_attention_forward"
     if family != "modernbert" or dtype == torch.bfloat16:  # only the flash kernel has windows
         assert set(kernels.names) == {kernel}
 
