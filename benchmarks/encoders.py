@@ -4,6 +4,7 @@ import json
 import math
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,12 @@ def chats(shape: Shape, *, records: int, seed: int, multiple: int = 1) -> Packed
     random = np.random.default_rng(seed)
     lengths = chat_lengths(records, longest=shape.longest, random=random)
     lengths[int(np.argmax(lengths))] -= sum(lengths) % multiple
+    return chats_of_lengths(shape, lengths, random)
+
+
+def chats_of_lengths(shape: Shape, lengths: Sequence[int], random: np.random.Generator) -> PackedBatch:
+    """Return a batch of random chats with one chunk of each of `lengths` tokens, on the host."""
+    records = len(lengths)
     tokens = torch.from_numpy(random.integers(1, shape.vocabulary, sum(lengths)))
     text = PackedText.of_chunks(tokens, lengths=lengths, chunk_record=torch.arange(records))
     return PackedBatch(

@@ -1,5 +1,6 @@
 """benchmarks/gpu_check.py on a CPU: every step runs, and nothing that a step does stops the check."""
 
+import itertools
 import json
 import os
 import re
@@ -8,12 +9,16 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from benchmarks.encoders import BASE, chat_lengths
 from benchmarks.gpu_steps import ONE_GPU, SEVERAL_GPUS, machine
+from benchmarks.gpu_steps.recorder import Recorder, Request
 from benchmarks.gpu_steps.results import RESULTS, Results
 from benchmarks.gpu_steps.tables import MOST_LINES
 from benchmarks.gpu_steps.trace import cost
+from benchmarks.gpu_steps.training_step import GROUPED, batch_lengths
 from benchmarks.gpu_steps.wheels import MACHINE, canonical
 from testing.jobs import REPOSITORY
 from tests.gpu_check_steps import LEFT_BEHIND
@@ -194,3 +199,24 @@ def test_the_steps_for_several_gpus_run_over_gloo(tmp_path):
     run(*TINY, "--gpus", 2, "--steps", "communicators,stops", "--minutes", 12, "--out", tmp_path)
     steps = Results.open(tmp_path).steps
     assert {step.status for step in steps.values()} == {"passed"}
+
+
+def test_what_a_fork_of_a_step_records_stays_and_its_end_by_a_crash_is_a_fact(tmp_path):
+    check = Recorder(Request("", "", "cpu", True, 1, "", str(tmp_path / "found.json"), "", "", 0.0))
+    check.figure("before", 1)
+    check.fork("works", lambda: check.figure("in a fork", 1))
+    check.fork("crashes", lambda: (check.figure("then", 2), os._exit(3)))
+    assert check.findings.figures.keys() == {"before", "in a fork", "then"}
+    assert check.findings.facts == [
+        {"fact": "crashes: its process ends with code 0", "value": 3, "holds": False},
+    ]
+
+
+@pytest.mark.parametrize("records", [4, 32, 128])
+def test_grouped_and_shuffled_batches_have_the_same_texts_and_the_tokens_of_an_epoch(records):
+    grouped, shuffled = (batch_lengths(BASE, records, grouped=grouped) for grouped in (True, False))
+    assert sorted(itertools.chain(*grouped)) == sorted(itertools.chain(*shuffled))
+    assert all(batch == sorted(batch) and len(batch) == records for batch in grouped)
+    assert max(map(sum, shuffled)) / min(map(sum, shuffled)) < max(map(sum, grouped)) / min(map(sum, grouped))
+    epoch = chat_lengths(GROUPED * records, longest=BASE.longest, random=np.random.default_rng(0))
+    assert np.mean(grouped) == pytest.approx(np.mean(epoch), rel=0.03)

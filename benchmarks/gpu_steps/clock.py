@@ -25,6 +25,20 @@ def seconds_per_call(
     return (now(device) - started) / calls
 
 
+def seconds_without_host(work: Callable[[], object], device: torch.device | str, *, calls: int = 10) -> float:
+    """Return the mean seconds of a call; on a GPU of its kernels alone, by replaying a graph of several calls."""
+    if torch.device(device).type != "cuda":
+        return seconds_per_call(work, device, calls=calls)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        work()  # allocates gradients and the products' workspaces
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for _ in range(calls):
+            work()
+    return seconds_per_call(graph.replay, device) / calls
+
+
 def product_tflops(device: torch.device | str, *, size: int) -> float:
     """Measure a product of two square bfloat16 matrices of random numbers, in TFLOP/s."""
     a, b = (torch.randn(size, size, device=device).bfloat16() for _ in range(2))

@@ -49,7 +49,7 @@ def _measure(check: Recorder, shape: Shape, records: int, **settings: Any) -> di
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     step = OurStep(check.folder / "model", shape, compile=False, **settings)
-    batches = step.batches(records, count=STEPS)
+    batches = step.batches(records)[:STEPS]
     for batch in batches:
         step(batch.inputs)
     peaks = (torch.cuda.max_memory_allocated(), torch.cuda.max_memory_reserved()) if check.on_gpu else (None, None)

@@ -2,9 +2,10 @@
 
 import json
 import os
+import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -117,6 +118,23 @@ class Recorder:
             print(f"{name}:\n{traceback.format_exc()}", flush=True)
             lines = str(error).strip().splitlines() or [""]
             self.holds(f"{name}: no error", False, value=f"{type(error).__name__}: {lines[0]}"[:300])
+
+    def fork(self, name: str, work: Callable[[], object]) -> None:
+        """Run `work` as a part in a process of its own, a fork of this one, which must not have used CUDA."""
+        pid = os.fork()
+        if pid == 0:
+            code = 1
+            try:
+                with self.part(name):
+                    work()
+                code = 0
+            finally:
+                sys.stdout.flush()
+                os._exit(code)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        self.findings = Findings.read(self._path)
+        if code:
+            self.holds(f"{name}: its process ends with code 0", False, value=code)
 
     def _fact(self, fact: dict[str, Any]) -> None:
         self.findings.facts.append(fact)

@@ -1,6 +1,5 @@
 """Speed of training in bfloat16: ours, eager and compiled, beside Hugging Face's model; and what a step consists of."""
 
-import gc
 import shutil
 from collections.abc import Callable
 from functools import partial
@@ -12,13 +11,12 @@ from benchmarks.encoders import BASE, LARGE, SMALL, TINY, Shape
 from benchmarks.gpu_steps.clock import now, product_tflops
 from benchmarks.gpu_steps.recorder import Recorder
 from benchmarks.gpu_steps.trace import MOST_BYTES, cost, trace_step
-from benchmarks.gpu_steps.training_step import Batch, HuggingFaceStep, OurStep, init_one_process
+from benchmarks.gpu_steps.training_step import BATCHES, Batch, HuggingFaceStep, OurStep, init_one_process
 from container.job.processes import missing_for_compile
 
 DATASHEET = 989.0  # dense bfloat16 TFLOP/s of an H100 or H200 (SXM)
-COMPILED = "packed, compiled"
+COMPILED, AS_LARGE_AS_FITS = "packed, compiled", "as large as fits"
 TRACE = "trace.json.gz"
-BATCHES = 6  # different ones, each with its own lengths
 MEASURED = 1.0  # seconds at least
 LARGEST_DIFFERENCE = 0.02  # relative: bfloat16 has 8 bits
 SHARE_OF_MEMORY = 0.9  # that the largest batch is chosen for
@@ -26,19 +24,23 @@ Build = Callable[[], Any]
 
 
 def run(check: Recorder) -> None:
-    init_one_process()
-    check.figure("product_tflops", round(product_tflops(check.device, size=256 if check.tiny else 8192), 4))
-    check.figure("datasheet_tflops", DATASHEET)
+    check.fork("the ceiling", partial(_measure_ceiling, check))
     shapes = (TINY,) if check.tiny else (BASE, SMALL, LARGE)
     rows = [(shape, *mode) for shape in shapes for mode in _modes(check, shape)]
-    # Compiled ones last: what torch.compile leaves in the process makes the host slower.
-    for shape, mode, build, seconds in sorted(rows, key=lambda row: row[1] == COMPILED):
+    for shape, mode, build, seconds in sorted(rows, key=lambda row: row[1] == COMPILED):  # which takes longest
         if check.has_time(seconds, f"{shape.name}, {mode}"):
-            with check.part(f"{shape.name}, {mode}"):
-                _measure_mode(check, shape, mode, build)
-        gc.collect()
-        if check.on_gpu:
-            torch.cuda.empty_cache()
+            # A process each: what torch.compile leaves in one makes the host slower.
+            check.fork(f"{shape.name}, {mode}", partial(_measure_mode, check, shape, mode, build))
+    tokens: dict[tuple[str, int], set[int]] = {}
+    for row in check.findings.figures.get("speed", []):
+        if "tokens" in row and AS_LARGE_AS_FITS not in row["mode"]:
+            tokens.setdefault((row["shape"], row["records"]), set()).add(row["tokens"])
+    check.holds("every mode has the same number of tokens", all(len(counts) == 1 for counts in tokens.values()))
+
+
+def _measure_ceiling(check: Recorder) -> None:
+    check.figure("product_tflops", round(product_tflops(check.device, size=256 if check.tiny else 8192), 4))
+    check.figure("datasheet_tflops", DATASHEET)
 
 
 def _modes(check: Recorder, shape: Shape) -> list[tuple[str, Build, float]]:
@@ -58,6 +60,7 @@ def _modes(check: Recorder, shape: Shape) -> list[tuple[str, Build, float]]:
 
 
 def _measure_mode(check: Recorder, shape: Shape, mode: str, build: Build) -> None:
+    init_one_process()
     step = build()
     if isinstance(step, OurStep):
         _compare(check, shape, mode, step)
@@ -74,7 +77,7 @@ def _measure_mode(check: Recorder, shape: Shape, mode: str, build: Build) -> Non
             records = _largest(peaks)
             while records >= 32:
                 row = _measure(check, shape, step, records, batches=3)
-                check.add("speed", {"shape": shape.name, "mode": f"{mode}, as large as fits", **row})
+                check.add("speed", {"shape": shape.name, "mode": f"{mode}, {AS_LARGE_AS_FITS}", **row})
                 if "peak_bytes" in row:
                     break
                 records = int(0.8 * records) // 32 * 32
@@ -82,7 +85,7 @@ def _measure_mode(check: Recorder, shape: Shape, mode: str, build: Build) -> Non
 
 def _compare(check: Recorder, shape: Shape, mode: str, step: OurStep) -> None:
     """Compare loss and gradient norm of the first step with those of the first mode, which has the same weights."""
-    (batch,) = step.batches(2 if check.tiny else 16, count=1)
+    batch = step.batches(2 if check.tiny else 16)[0]
     loss, norm = step(batch.inputs)
     figures = check.findings.figures
     first = f"first step of {shape.name}"
@@ -95,8 +98,8 @@ def _compare(check: Recorder, shape: Shape, mode: str, step: OurStep) -> None:
 
 def _measure(check: Recorder, shape: Shape, step: Any, records: int, *, batches: int = BATCHES) -> dict[str, Any]:
     """Return a row of the table; of real tokens only, over batches of different lengths."""
-    drawn: list[Batch] = step.batches(records, count=2 if check.tiny else batches)
-    row = {"records": records}
+    drawn: list[Batch] = step.batches(records)[:batches]
+    row = {"records": records, "tokens": sum(sum(batch.lengths) for batch in drawn)}
     try:
         for batch in drawn:  # allocates, and compiles for these lengths
             step(batch.inputs)
@@ -116,7 +119,7 @@ def _measure(check: Recorder, shape: Shape, step: Any, records: int, *, batches:
     tflops = rounds * flops / seconds / 1e12
     ceiling = check.findings.figures["product_tflops"]
     row |= {
-        "tokens_per_s": round(rounds * sum(sum(batch.lengths) for batch in drawn) / seconds),
+        "tokens_per_s": round(rounds * row["tokens"] / seconds),
         "tflops": round(tflops, 3),
         "mfu": round(tflops / DATASHEET, 4),
         "share_of_product": round(tflops / ceiling, 4),
@@ -141,7 +144,7 @@ def _trace(
     Args:
         milliseconds: of a step among others, without the profiler; one alone would begin with an idle GPU.
     """
-    (batch,) = step.batches(records, count=1)
+    batch = step.batches(records)[0]
     path = check.folder / "trace.json.gz"
     costs = cost(trace_step(lambda: step(batch.inputs), path, cuda=check.on_gpu))
     if milliseconds is not None:

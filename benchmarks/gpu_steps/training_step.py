@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from transformers import BertConfig, BertForSequenceClassification
 
-from benchmarks.encoders import Shape, build_model, chat_lengths, chats, hyperparameters
+from benchmarks.encoders import Shape, build_model, chat_lengths, chats_of_lengths, hyperparameters
 from container.data.batch import PackedBatch
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh, init_distributed
@@ -23,6 +23,7 @@ from contracts.ports import free_port
 
 LR = 1e-5
 GROUPED = 50  # batches from which Trainer makes batches of similar length
+BATCHES = 6  # of these that a measurement takes
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,19 @@ class Batch:
 
     inputs: Any
     lengths: tuple[int, ...]
+
+
+def batch_lengths(shape: Shape, records: int, *, grouped: bool) -> list[list[int]]:
+    """Return the lengths of BATCHES batches of `records` texts; the same texts in all, grouped by length or shuffled.
+
+    They are the batches in the middle of BATCHES equal parts of all batches, in the order of their lengths: with those
+    at both ends, grouped batches would have more tokens than an epoch's.
+    """
+    random = np.random.default_rng(0)
+    lengths = sorted(chat_lengths(GROUPED * records, longest=shape.longest, random=random))
+    batches = [lengths[start : start + records] for start in range(0, len(lengths), records)]
+    chosen = [batches[int((part + 0.5) * GROUPED / BATCHES)] for part in range(BATCHES)]
+    return chosen if grouped else random.permutation(np.concatenate(chosen)).reshape(BATCHES, records).tolist()
 
 
 def init_one_process() -> None:
@@ -62,8 +76,11 @@ class OurStep:
         self._objective = WeightedCrossEntropy([1.0, 1.0], self._ranks.device)
         self._shape = shape
 
-    def batches(self, records: int, *, count: int) -> list[Batch]:
-        drawn = [chats(self._shape, records=records, seed=seed) for seed in range(count)]
+    def batches(self, records: int) -> list[Batch]:
+        random, shuffled = np.random.default_rng(1), batch_lengths(self._shape, records, grouped=False)
+        drawn = [chats_of_lengths(self._shape, lengths, random) for lengths in shuffled]
+        if self._ranks.device.type == "cuda":
+            drawn = [batch.each(torch.Tensor.pin_memory) for batch in drawn]  # as the loader does
         return [Batch(batch, batch.texts[0].lengths) for batch in drawn]
 
     def __call__(self, batch: PackedBatch) -> tuple[torch.Tensor, float]:
@@ -109,14 +126,8 @@ class HuggingFaceStep:
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=LR, fused=True)
         self._shape, self._device, self._padded_to = shape, device, padded_to
 
-    def batches(self, records: int, *, count: int) -> list[Batch]:
-        random = np.random.default_rng(0)
-        if self._padded_to is None:
-            lengths = sorted(chat_lengths(GROUPED * records, longest=self._shape.longest, random=random))
-            starts = np.linspace(0, len(lengths) - records, count).astype(int)
-            drawn = [lengths[start : start + records] for start in starts]
-        else:
-            drawn = [chat_lengths(records, longest=self._shape.longest, random=random) for _ in range(count)]
+    def batches(self, records: int) -> list[Batch]:
+        random, drawn = np.random.default_rng(1), batch_lengths(self._shape, records, grouped=self._padded_to is None)
         return [Batch(self._padded(each, random), tuple(each)) for each in drawn]
 
     def __call__(self, batch: dict[str, torch.Tensor]) -> None:
