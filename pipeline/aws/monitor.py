@@ -27,7 +27,8 @@ def schedule(config: PipelineConfig) -> str:
     Raises:
         ContractError: there is no section `monitor`, no approved model, or `upsert` did not write the pipeline.
     """
-    resolved, session = monitor_plan(config), aws_session(monitor_plan(config).aws.region)
+    resolved = monitor_plan(config)
+    session = aws_session(resolved.aws.region)
     monitor = config.monitor
     assert monitor is not None, "monitor_plan requires it"
     sagemaker, s3 = session.client("sagemaker"), session.client("s3")

@@ -18,6 +18,12 @@ def aws_plan(config: PipelineConfig) -> AwsPlan:
     Raises:
         ContractError: there is no section `aws`, or the configuration contradicts itself.
     """
+    whole = _whole_plan(config)
+    steps = tuple(step for step in whole.plan.steps if step.contract is not MONITOR)
+    return replace(whole, plan=replace(whole.plan, steps=steps))
+
+
+def _whole_plan(config: PipelineConfig) -> AwsPlan:
     if config.aws is None:
         raise ContractError("aws: is missing", "Add the section aws: region, role, image and bucket at least.")
     partition_of(config.aws.region)
@@ -28,7 +34,6 @@ def aws_plan(config: PipelineConfig) -> AwsPlan:
             "Set it to false, or tuning.engine to container.",
         )
     _check_machines(config.aws, plan)
-    plan = replace(plan, steps=tuple(step for step in plan.steps if step.contract is not MONITOR))
     if config.aws.network_isolation and "mlflow_tracking_uri" in plan.hyperparameters:
         raise ContractError(
             "mlflow_tracking_uri: is a hyperparameter, but the training job has no network (aws.network_isolation)",
@@ -54,17 +59,15 @@ def monitor_plan(config: PipelineConfig) -> AwsPlan:
     Raises:
         ContractError: as `aws_plan`, or there is no section `monitor`.
     """
-    main = aws_plan(config)
     if config.monitor is None:
         raise ContractError("monitor: is missing", "Add the section monitor.")
-    whole = make_plan(config, {**main.aws.inputs, **_monitored(config)}, section="aws.inputs", tuner=True)
-    watch = config.model_copy(update={"name": f"{config.name}-monitor"})
-    resolved = AwsPlan(watch, main.aws, whole)
-    step = whole.step(MONITOR)
-    inputs = {**step.outside, "history": monitor_folder(resolved), "model_input": f"{main.home}/no-model-chosen/"}
+    whole = _whole_plan(config)
+    step = whole.plan.step(MONITOR)
+    resolved = replace(whole, config=config.model_copy(update={"name": f"{config.name}-monitor"}))
+    inputs = {**step.outside, "history": monitor_folder(resolved), "model_input": f"{whole.home}/no-model-chosen/"}
     environment = {"FAIL_ON_VIOLATION": "true", **step.environment}  # a violation is a failed execution
     step = replace(step, outside=inputs, environment=environment)
-    return replace(resolved, plan=replace(whole, steps=(step,)))
+    return replace(resolved, plan=replace(whole.plan, steps=(step,)))
 
 
 def monitor_folder(resolved: AwsPlan) -> str:
