@@ -7,7 +7,7 @@ JOBS ?= 2
 PAGES := *.md docs/*.md hyperparams/*.md requirements/*.md benchmarks/log.md
 PARALLEL := --numprocesses $(JOBS) --dist loadfile# tests of one file share trained jobs, so one process runs them
 
-.PHONY: help setup demo report-picture pipeline image lock scan engine test test-docker test-fast test-gpu test-long gpu-check faults host-faults fuzz parity lint docs bench bench-busy bench-classes bench-explain bench-findings bench-gpu bench-latency bench-memory bench-monitor bench-overhead bench-packing bench-peers bench-pipeline bench-plan bench-prepare bench-quality bench-retrain bench-roles bench-reviews bench-preprocess bench-published bench-serving bench-small bench-text bench-transform bench-tune
+.PHONY: help setup demo report-picture pipeline image push lock scan engine test test-docker test-fast test-gpu test-long gpu-check faults host-faults fuzz parity lint docs bench bench-busy bench-classes bench-explain bench-findings bench-gpu bench-latency bench-memory bench-monitor bench-overhead bench-packing bench-peers bench-pipeline bench-plan bench-prepare bench-quality bench-retrain bench-roles bench-reviews bench-preprocess bench-published bench-serving bench-small bench-text bench-transform bench-tune
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -55,6 +55,12 @@ test-docker: engine setup ## build the image and test its containers, on one and
 
 image:           ## build the image (IMAGE=text-table-trainer)
 	docker build --network host --build-arg REVISION=$$(git rev-parse HEAD) --tag $(or $(IMAGE),text-table-trainer) .
+
+push: image      ## push the image to ECR under the commit's hash, and print its digest (REPOSITORY=ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME)
+	aws ecr get-login-password --region $(word 4,$(subst ., ,$(REPOSITORY))) | docker login --username AWS --password-stdin $(firstword $(subst /, ,$(REPOSITORY)))
+	docker tag $(or $(IMAGE),text-table-trainer) $(REPOSITORY):$$(git rev-parse HEAD)
+	docker push --quiet $(REPOSITORY):$$(git rev-parse HEAD)
+	docker inspect --format '{{join .RepoDigests "\n"}}' $(REPOSITORY):$$(git rev-parse HEAD) | grep '^$(REPOSITORY)@'
 
 scan: setup      ## check the image's packages for known vulnerabilities (needs a network)
 	$(BIN)/python -m pip install --quiet 'pip-audit>=2.9'

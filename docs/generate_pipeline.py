@@ -10,6 +10,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from contracts.steps import MODEL_METRICS
+from pipeline.aws.permissions import PERMISSIONS
 from pipeline.config import BatchScore, Condition, Mlflow, Monitor, PipelineConfig, Registration, Search
 from pipeline.config_aws import (
     Asynchronous,
@@ -28,6 +29,7 @@ from pipeline.graph import AFTER_CONDITION, CONDITION, EDGES, FAIL, OPTIONAL, OR
 PICTURE = Path(__file__).with_name("pipeline.md")
 LONG_FORM = 4  # words of a form that is described once
 REFERENCE = Path(__file__).with_name("pipeline_reference.md")
+ON_AWS = Path(__file__).with_name("pipeline_aws.md")
 SECTIONS: dict[str, type[BaseModel]] = {
     "": PipelineConfig,
     "tuning": Search,
@@ -67,6 +69,18 @@ def picture() -> str:
         assert not folder.required or step.name in OPTIONAL, "required inputs of steps that always run need solid lines"
         lines.append(f"  {name}[/{name}/] -.-> {step.name}")
     return "\n".join([*lines, "```"])
+
+
+def permissions() -> str:
+    """Return the table of the permissions."""
+    rows: dict[str, list[str]] = {}
+    for each in PERMISSIONS:
+        on = f"`{each.on}`" if each.on.startswith("BUCKET") else each.on
+        needs = f"{', '.join(each.actions.split())} on {on}"
+        who = f"{each.of}, with {each.when}" if each.when else each.of
+        rows.setdefault(who, []).append(f"{needs}, to {each.passed_to}" if each.passed_to else needs)
+    table = [f"| {who} | {'; '.join(needs)} |" for who, needs in rows.items()]
+    return "\n".join(["| who | permissions |", "| -- | -- |", *table])
 
 
 def reference() -> str:
@@ -111,5 +125,5 @@ def _choices(annotation: Any) -> tuple[str, ...]:
 
 
 if __name__ == "__main__":
-    outdated = update_page(PICTURE, {"picture": picture()})
+    outdated = update_page(PICTURE, {"picture": picture()}) + update_page(ON_AWS, {"permissions": permissions()})
     sys.exit(update_page(REFERENCE, {"configuration": reference()}) or outdated)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from contracts.atomic_files import write_text_atomically
 from contracts.errors import ContractError
 from contracts.input_files import check_root, check_writable
 from pipeline.config import PipelineConfig
@@ -47,6 +48,18 @@ def _definition(config: PipelineConfig, _: argparse.Namespace) -> str:
     from pipeline.aws.definition import definition
 
     return definition(config)
+
+
+def _stack(config: PipelineConfig, options: argparse.Namespace) -> str | int:
+    from pipeline.aws.stack import stack
+
+    text = stack(config)
+    if options.out is None:
+        return text
+    check_writable(options.out.absolute().parent)
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    write_text_atomically(options.out, text)
+    return 0
 
 
 def _upsert(config: PipelineConfig, options: argparse.Namespace) -> str:
@@ -112,6 +125,12 @@ class _Command:
 _COMMANDS = {
     "definition": _Command(
         "print the SageMaker pipeline's definition as JSON; makes no AWS calls", _definition, calls_aws=False
+    ),
+    "stack": _Command(
+        "print the CloudFormation template of the account: bucket, key, role, policies, logs; makes no AWS calls",
+        _stack,
+        (_option("--out", type=Path, metavar="FILE", help="write the template to a file instead"),),
+        calls_aws=False,
     ),
     "upsert": _Command(
         "create or update the pipeline on AWS; prints its ARN",

@@ -20,9 +20,14 @@ Name = Annotated[
 _DIRECTORY_BUCKET = "--x-s3"  # end of the name of a bucket of S3 Express One Zone
 
 
+def bucket_of(uri: str) -> str:
+    """Return the bucket of an S3 URI, or of a name of a bucket."""
+    return uri.removeprefix("s3://").partition("/")[0]
+
+
 def in_directory_bucket(uri: str) -> bool:
     """Return whether an S3 URI is in a bucket of S3 Express One Zone."""
-    return uri.removeprefix("s3://").partition("/")[0].endswith(_DIRECTORY_BUCKET)
+    return bucket_of(uri).endswith(_DIRECTORY_BUCKET)
 
 
 def check_s3_folder(uri: str) -> str:

@@ -33,7 +33,7 @@ from pipeline.aws.parameters import (
     data_key_parameter,
     instance_count_parameter,
 )
-from pipeline.aws.resolve import aws_plan, monitor_plan
+from pipeline.aws.resolve import aws_plan, monitor_plan, monitored_inputs
 from pipeline.aws.session import aws_session
 from pipeline.checks import check_encoders_without_network
 from pipeline.condition import limit_to_beat, measured_value
@@ -247,7 +247,7 @@ def parse_overrides(resolved: AwsPlan, overrides: Mapping[str, str]) -> dict[str
     }
     hosts = values.get(instance_count_parameter(PYTORCH_TRAINING.name), aws.training_hosts)
     changed = config.model_copy(update={"hyperparameters": {**config.hyperparameters, **hyperparameters}})
-    plan = make_plan(changed, aws.inputs, section="aws.inputs", hosts=hosts)
+    plan = make_plan(changed, {**aws.inputs, **monitored_inputs(config)}, section="aws.inputs", hosts=hosts)
     if aws.network_isolation:
         check_encoders_without_network(plan.encoders, aws.inputs)
     return values

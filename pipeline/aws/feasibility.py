@@ -11,7 +11,7 @@ from contracts.steps import PYTORCH_TRAINING
 from pipeline.aws.errors import ANOTHER_REGION
 from pipeline.aws.parameters import HYPERPARAMETER_PREFIX, INSTANCE_TYPE, AwsPlan, instance_type_parameter
 from pipeline.aws.session import partition_of
-from pipeline.config_types import in_directory_bucket
+from pipeline.config_types import bucket_of, in_directory_bucket
 
 # Families of instances; tests compare the GPUs with the catalogue of `plan`.
 NO_CODE = ("p2", "p3", "p3dn")  # GPUs before compute capability 7.5, for which CUDA 13 has no code
@@ -97,7 +97,7 @@ def check_bucket(key: str, uri: str, region: str, s3: Any) -> bool:
     if in_directory_bucket(uri):
         return True
     try:
-        answer = s3.head_bucket(Bucket=uri.removeprefix("s3://").partition("/")[0])
+        answer = s3.head_bucket(Bucket=bucket_of(uri))
     except ClientError as error:
         answer = error.response
         if answer["ResponseMetadata"]["HTTPStatusCode"] == 404:  # of HTTP

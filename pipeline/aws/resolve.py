@@ -27,7 +27,7 @@ def _whole_plan(config: PipelineConfig) -> AwsPlan:
     if config.aws is None:
         raise ContractError("aws: is missing", "Add the section aws: region, role, image and bucket at least.")
     partition_of(config.aws.region)
-    plan = make_plan(config, {**config.aws.inputs, **_monitored(config)}, section="aws.inputs", tuner=True)
+    plan = make_plan(config, {**config.aws.inputs, **monitored_inputs(config)}, section="aws.inputs", tuner=True)
     if plan.tuner is not None and config.aws.training.tensorboard:
         raise ContractError(
             "aws.training.tensorboard: is true, but training jobs of SageMaker's tuner cannot upload curves",
@@ -75,7 +75,7 @@ def monitor_folder(resolved: AwsPlan) -> str:
     return f"{resolved.home}/{MONITOR.name}/"
 
 
-def _monitored(config: PipelineConfig) -> dict[str, str]:
+def monitored_inputs(config: PipelineConfig) -> dict[str, str]:
     """Return the S3 folders of the external inputs of Monitoring, by logical name."""
     if config.monitor is None or config.aws is None:
         return {}

@@ -1,0 +1,211 @@
+"""Write the CloudFormation template of the account in which a configuration runs; makes no AWS calls."""
+
+import json
+from typing import Any
+
+from contracts.errors import ContractError
+from pipeline.aws.feasibility import check_places
+from pipeline.aws.parameters import AwsPlan
+from pipeline.aws.permissions import PERMISSIONS, ROLE, SCHEDULE_ROLE, Account, repository_arn, statements
+from pipeline.aws.resolve import aws_plan
+from pipeline.aws.serving import endpoint_name
+from pipeline.config import PipelineConfig
+
+_KEPT_DAYS = 30  # versions that were replaced or deleted
+_UPLOAD_DAYS = 7  # uploads that were not completed
+_RETENTION = "LogRetentionInDays"
+_JOB_LOGS = "CreateLogGroups"
+
+
+def stack(config: PipelineConfig) -> str:
+    """Return the template as indented JSON with a final line feed.
+
+    Raises:
+        ContractError: the configuration is refused, or a resource is not one that a stack can create.
+    """
+    resolved = aws_plan(config)
+    check_places(resolved)
+    resources = _resources(resolved)
+    outputs = {
+        "Bucket": {"Ref": "Bucket"},
+        "Role": {"Fn::GetAtt": ["Role", "Arn"]},
+        "CallerPolicy": {"Ref": "CallerPolicy"},
+        **({"Key": {"Fn::GetAtt": ["Key", "Arn"]}} if "Key" in resources else {}),
+        **({"Repository": {"Fn::GetAtt": ["Repository", "RepositoryUri"]}} if "Repository" in resources else {}),
+    }
+    account = Account(resolved, None).number
+    content = {
+        "AWSTemplateFormatVersion": "2010-09-09",
+        "Description": f"The account of the pipeline {config.name}, written by python -m pipeline stack.",
+        "Parameters": {
+            _RETENTION: {"Type": "Number", "Default": 90, "Description": "Days after which logs are deleted."},
+            _JOB_LOGS: {
+                "Type": "String",
+                "Default": "true",
+                "AllowedValues": ["true", "false"],
+                "Description": "false where the account has the log groups of SageMaker's jobs already.",
+            },
+        },
+        "Rules": {
+            "PlaceOfTheConfiguration": {
+                "Assertions": [
+                    {
+                        "Assert": {"Fn::Equals": [{"Ref": f"AWS::{name}"}, value]},
+                        "AssertDescription": f"The configuration is for {value}.",
+                    }
+                    for name, value in (("AccountId", account), ("Region", resolved.aws.region))
+                ]
+            }
+        },
+        "Conditions": {_JOB_LOGS: {"Fn::Equals": [{"Ref": _JOB_LOGS}, "true"]}},
+        "Resources": resources,
+        "Outputs": {name: {"Value": value} for name, value in outputs.items()},
+    }
+    return json.dumps(content, indent=1) + "\n"
+
+
+def _resources(resolved: AwsPlan) -> dict[str, dict[str, Any]]:
+    key = _existing_key(resolved)
+    account = Account(resolved, key or {"Fn::GetAtt": ["Key", "Arn"]})
+    return {
+        **({} if key else _key(account)),
+        **_bucket(account),
+        **_repository(account),
+        **_identities(account),
+        **_log_groups(resolved),
+    }
+
+
+def _existing_key(resolved: AwsPlan) -> str | None:
+    """Return the ARN of the key that the configuration names; None where the stack creates one."""
+    name = resolved.aws.kms_key
+    if name is None or name.startswith("alias/"):
+        return None
+    if ":alias/" in name:
+        raise ContractError(
+            f"aws.kms_key: {name} is the ARN of an alias, by which a policy cannot allow the use of a key",
+            "Give the ARN or the ID of the key; or alias/NAME, and the stack creates a key.",
+        )
+    return name if name.startswith("arn:") else Account(resolved, None).arn("kms", f"key/{name}")
+
+
+def _key(account: Account) -> dict[str, dict[str, Any]]:
+    owner = {"AWS": f"{account.resolved.aws.role.partition(':role/')[0]}:root"}
+    statement = {"Effect": "Allow", "Principal": owner, "Action": "kms:*", "Resource": "*"}  # IAM policies decide
+    alias = account.resolved.aws.kms_key or f"alias/{account.resolved.config.name}"
+    return {
+        "Key": _kept(
+            "KMS::Key",
+            Description=f"Encrypts what the pipeline {account.resolved.config.name} writes.",
+            EnableKeyRotation=True,
+            KeyPolicy=_policy([statement]),
+        ),
+        "KeyAlias": {
+            "Type": "AWS::KMS::Alias",
+            "Properties": {"AliasName": alias, "TargetKeyId": {"Ref": "Key"}},
+        },
+    }
+
+
+def _bucket(account: Account) -> dict[str, dict[str, Any]]:
+    name = account.resolved.aws.bucket
+    encryption = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": account.key}
+    encrypted = {"ServerSideEncryptionByDefault": encryption, "BucketKeyEnabled": True}
+    rules = [
+        {
+            "Id": "earlier-versions",
+            "Status": "Enabled",
+            "NoncurrentVersionExpiration": {"NoncurrentDays": _KEPT_DAYS},
+            "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": _UPLOAD_DAYS},
+        }
+    ]
+    blocked = ("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets")
+    plain = {
+        "Effect": "Deny",
+        "Principal": "*",
+        "Action": "s3:*",
+        "Resource": account.s3(name, f"{name}/*"),
+        "Condition": {"Bool": {"aws:SecureTransport": "false"}},
+    }
+    return {
+        "Bucket": _kept(
+            "S3::Bucket",
+            BucketName=name,
+            BucketEncryption={"ServerSideEncryptionConfiguration": [encrypted]},
+            LifecycleConfiguration={"Rules": rules},
+            OwnershipControls={"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]},
+            PublicAccessBlockConfiguration=dict.fromkeys(blocked, True),
+            VersioningConfiguration={"Status": "Enabled"},
+        ),
+        "BucketPolicy": {
+            "Type": "AWS::S3::BucketPolicy",
+            "Properties": {"Bucket": {"Ref": "Bucket"}, "PolicyDocument": _policy([plain])},
+        },
+    }
+
+
+def _repository(account: Account) -> dict[str, dict[str, Any]]:
+    """Return the repository of the image, if it is one of the account."""
+    image = account.resolved.aws.image
+    if not repository_arn(image).startswith(account.arn("ecr", "repository/")):
+        return {}
+    return {
+        "Repository": _kept(
+            "ECR::Repository",
+            RepositoryName=image.partition("@")[0].partition("/")[2],
+            ImageScanningConfiguration={"ScanOnPush": True},
+            ImageTagMutability="IMMUTABLE",
+        )
+    }
+
+
+def _identities(account: Account) -> dict[str, dict[str, Any]]:
+    """Return the role of the jobs, and the policy of who calls the commands."""
+    path, _, name = account.resolved.aws.role.partition(":role/")[2].rpartition("/")
+    monitor = account.resolved.config.monitor
+    schedules = monitor is not None and monitor.schedule_role in (None, account.resolved.aws.role)
+    services = ["sagemaker.amazonaws.com", *(["scheduler.amazonaws.com"] if schedules else [])]
+    trusted = {"Effect": "Allow", "Principal": {"Service": services}, "Action": "sts:AssumeRole"}
+    roles = [ROLE, *([SCHEDULE_ROLE] if schedules else [])]
+    of_callers = {permission.of for permission in PERMISSIONS} - {ROLE, SCHEDULE_ROLE}
+    return {
+        "Role": {
+            "Type": "AWS::IAM::Role",
+            "Properties": {
+                "RoleName": name,
+                **({"Path": f"/{path}/"} if path else {}),
+                "AssumeRolePolicyDocument": _policy([trusted]),
+                "Policies": [{"PolicyName": "jobs", "PolicyDocument": _policy(statements(account, roles))}],
+            },
+        },
+        "CallerPolicy": {
+            "Type": "AWS::IAM::ManagedPolicy",
+            "Properties": {
+                "Description": "For the people and the services that call python -m pipeline and push the image.",
+                "PolicyDocument": _policy(statements(account, of_callers)),
+            },
+        },
+    }
+
+
+def _log_groups(resolved: AwsPlan) -> dict[str, dict[str, Any]]:
+    def group(name: str, **options: str) -> dict[str, Any]:
+        properties = {"LogGroupName": f"/aws/sagemaker/{name}", "RetentionInDays": {"Ref": _RETENTION}}
+        return {**_kept("Logs::LogGroup", **properties), **options}
+
+    kinds = {step.contract.kind for step in resolved.plan.steps}
+    jobs = ["ProcessingJobs", "TrainingJobs", *(["TransformJobs"] if "transform" in kinds else [])]
+    groups = {f"{name}Logs": group(name, Condition=_JOB_LOGS) for name in jobs}
+    if resolved.aws.deploy is not None:
+        groups["EndpointLogs"] = group(f"Endpoints/{endpoint_name(resolved.config, resolved.aws.deploy)}")
+    return groups
+
+
+def _kept(kind: str, **properties: Any) -> dict[str, Any]:
+    """Return a resource that stays when the stack is deleted: it has data."""
+    kept = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
+    return {"Type": f"AWS::{kind}", **kept, "Properties": properties}
+
+
+def _policy(statement: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"Version": "2012-10-17", "Statement": statement}

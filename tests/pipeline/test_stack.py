@@ -1,0 +1,403 @@
+"""The template of the account: cfn-lint, moto's CloudFormation, and the calls of the commands against its policies."""
+
+import ast
+import fnmatch
+import json
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore import xform_name
+from botocore.client import BaseClient
+from botocore.session import Session
+from cfnlint.api import lint
+
+from contracts.errors import ContractError
+from pipeline.aws import deploy
+from pipeline.aws.definition import definition
+from pipeline.aws.deploy import start, upsert
+from pipeline.aws.monitor import put_metrics, schedule
+from pipeline.aws.permissions import CONDITIONS, PERMISSIONS, PUSH, RESOURCES, ROLE, SCHEDULE_ROLE, UPLOAD, Account
+from pipeline.aws.resolve import aws_plan
+from pipeline.aws.stack import stack
+from pipeline.commands import main
+from pipeline.config import PipelineConfig
+from testing.jobs import REPOSITORY
+from testing.pipelines import (
+    APPROVED,
+    AWS,
+    EVERYTHING,
+    IMAGE,
+    all_steps,
+    alternative,
+    configuration,
+    everything,
+    serverless,
+    tuned,
+    write_config,
+)
+
+# moto's CloudFormation creates no bucket policies, and says so.
+pytestmark = pytest.mark.filterwarnings("ignore:Tried to parse AWS..S3..BucketPolicy:UserWarning")
+ROLE_ARN = "arn:aws:iam::123456789012:role/teams/Trainer"
+
+
+def watched(**changes: Any) -> PipelineConfig:
+    """Return a configuration of everything that the commands call AWS for, in a bucket of its own."""
+    aws = {**EVERYTHING, "role": ROLE_ARN, "bucket": "stack-bucket", "kms_key": None}
+    aws["inputs"] = {"input_data": "s3://stack-bucket/data/", "pretrained": "s3://raw/encoders"}
+    aws["steps"] = {name: machine for name, machine in EVERYTHING["steps"].items() if name != "BatchScore"}
+    hyperparameters = {**configuration().hyperparameters, "tab_field_list": [f"column_{n:03d}" for n in range(200)]}
+    return configuration(
+        aws={**aws, **changes},
+        name="Stacked",
+        hyperparameters=hyperparameters,
+        settings={},
+        condition={"metric": "test/auroc", "minimum": 0.8, "beat": "approved"},
+        registration=APPROVED,
+        monitor={"alarm_topic": "arn:aws:sns:eu-west-1:123456789012:models"},
+    )
+
+
+EVERY = {"everything": everything, "alternative": alternative, "serverless": serverless, "tuned": tuned}
+EVERY |= {"plain": configuration, "watched": watched}
+
+
+def resources(config: PipelineConfig) -> dict[str, dict[str, Any]]:
+    return json.loads(stack(config))["Resources"]
+
+
+def policy(config: PipelineConfig, name: str) -> list[dict[str, Any]]:
+    properties = resources(config)[name]["Properties"]
+    document = properties["Policies"][0] if name == "Role" else properties
+    return document["PolicyDocument"]["Statement"]
+
+
+def actions(config: PipelineConfig, *of: str) -> set[str]:
+    """Return the actions that the configuration grants to somebody."""
+    resolved = aws_plan(config)
+    account = Account(resolved, "key")
+    granted = [each for each in PERMISSIONS if each.of in of and CONDITIONS[each.when](resolved)]
+    return {name for each in granted if RESOURCES[each.on](account) for name in each.names}
+
+
+@pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
+def test_cfn_lint_finds_nothing_in_the_template(make: Callable[[], PipelineConfig]) -> None:
+    assert lint(stack(make())) == []
+
+
+def test_cfn_lint_finds_an_action_that_does_not_exist() -> None:
+    text = stack(configuration()).replace("sagemaker:CreateTrainingJob", "sagemaker:CreateTrainingJbo")
+    assert lint(text), "so that the test above checks policies"
+
+
+@pytest.fixture(scope="module")
+def created(local_aws: str) -> dict[str, str]:
+    """Create the stack, and return its outputs."""
+    client = boto3.client("cloudformation")
+    client.create_stack(StackName="trainer", TemplateBody=stack(watched()), Capabilities=["CAPABILITY_NAMED_IAM"])
+    (found,) = client.describe_stacks(StackName="trainer")["Stacks"]
+    assert found["StackStatus"] == "CREATE_COMPLETE"
+    boto3.client("s3").put_object(Bucket="stack-bucket", Key="data/part.csv", Body=b"a\n1\n")
+    return {each["OutputKey"]: each["OutputValue"] for each in found["Outputs"]}
+
+
+def test_the_stack_creates_what_the_configuration_names(created: dict[str, str]) -> None:
+    assert created["Role"] == ROLE_ARN
+    assert created["Bucket"] == "stack-bucket"
+    assert created["Repository"] == IMAGE.partition("@")[0]
+    (rule,) = boto3.client("s3").get_bucket_encryption(Bucket="stack-bucket")["ServerSideEncryptionConfiguration"][
+        "Rules"
+    ]
+    assert rule["ApplyServerSideEncryptionByDefault"] == {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": created["Key"]}
+    (repository,) = boto3.client("ecr").describe_repositories(repositoryNames=["text-table-trainer"])["repositories"]
+    assert repository["imageTagMutability"] == "IMMUTABLE"
+    of_images = resources(watched())["Repository"]["Properties"]["ImageScanningConfiguration"]
+    assert of_images == {"ScanOnPush": True}, "in the template; moto's CloudFormation does not read it"
+    groups = boto3.client("logs").describe_log_groups(logGroupNamePrefix="/aws/sagemaker/")["logGroups"]
+    retention = {each["logGroupName"].rpartition("/")[2]: each["retentionInDays"] for each in groups}
+    assert retention == {"ProcessingJobs": 90, "TrainingJobs": 90, "claims": 90}
+    (alias,) = boto3.client("kms").list_aliases(KeyId=created["Key"])["Aliases"]
+    assert alias["AliasName"] == "alias/Stacked"
+
+
+def test_the_bucket_is_versioned_private_and_only_reached_with_encryption() -> None:
+    made = resources(watched())
+    bucket = made["Bucket"]["Properties"]
+    assert bucket["VersioningConfiguration"] == {"Status": "Enabled"}
+    assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
+    assert bucket["LifecycleConfiguration"]["Rules"][0]["NoncurrentVersionExpiration"] == {"NoncurrentDays": 30}
+    (denied,) = made["BucketPolicy"]["Properties"]["PolicyDocument"]["Statement"]
+    assert (denied["Effect"], denied["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
+
+
+def test_what_has_data_stays_when_the_stack_is_deleted() -> None:
+    kept = {name for name, each in resources(watched()).items() if each.get("DeletionPolicy") == "Retain"}
+    logs = {name for name in resources(watched()) if name.endswith("Logs")}
+    assert kept == {"Key", "Bucket", "Repository"} | logs
+
+
+def test_a_template_is_for_the_account_and_the_region_of_the_configuration() -> None:
+    (rule,) = json.loads(stack(configuration()))["Rules"].values()
+    compared = [each["Assert"]["Fn::Equals"] for each in rule["Assertions"]]
+    assert compared == [[{"Ref": "AWS::AccountId"}, "123456789012"], [{"Ref": "AWS::Region"}, "eu-west-1"]]
+
+
+def test_a_key_or_an_image_that_exists_elsewhere_is_used_and_not_created() -> None:
+    key = "arn:aws:kms:eu-west-1:123456789012:key/1234"
+    image = IMAGE.replace("123456789012", "999999999999")
+    config = configuration(aws={**AWS, "kms_key": key, "image": image})
+    made = resources(config)
+    assert not {"Key", "KeyAlias", "Repository"} & set(made)
+    assert "Key" not in json.loads(stack(config))["Outputs"]
+    (encryption,) = made["Bucket"]["Properties"]["BucketEncryption"]["ServerSideEncryptionConfiguration"]
+    assert encryption["ServerSideEncryptionByDefault"]["KMSMasterKeyID"] == key
+    granted = {action: each["Resource"] for each in policy(config, "Role") for action in each["Action"]}
+    assert granted["kms:GenerateDataKey"] == key
+    assert granted["ecr:BatchGetImage"] == "arn:aws:ecr:eu-west-1:999999999999:repository/text-table-trainer"
+    by_id = resources(configuration(aws={**AWS, "kms_key": "1234"}))
+    assert "Key" not in by_id
+    named = resources(configuration(aws={**AWS, "kms_key": "alias/trainer"}))
+    assert named["KeyAlias"]["Properties"]["AliasName"] == "alias/trainer"
+
+
+def test_the_arn_of_an_alias_is_refused() -> None:
+    key = "arn:aws:kms:eu-west-1:123456789012:alias/trainer"
+    with pytest.raises(ContractError, match=r"aws.kms_key: .* is the ARN of an alias"):
+        stack(configuration(aws={**AWS, "kms_key": key}))
+
+
+def test_the_role_trusts_sagemaker_and_only_with_a_monitor_the_scheduler() -> None:
+    def trusted(config: PipelineConfig) -> list[str]:
+        (statement,) = resources(config)["Role"]["Properties"]["AssumeRolePolicyDocument"]["Statement"]
+        return statement["Principal"]["Service"]
+
+    assert trusted(configuration()) == ["sagemaker.amazonaws.com"]
+    assert trusted(watched()) == ["sagemaker.amazonaws.com", "scheduler.amazonaws.com"]
+    assert resources(watched())["Role"]["Properties"]["Path"] == "/teams/"
+
+
+def test_the_command_prints_the_template_or_writes_it_to_a_file(tmp_path: Path, capsys) -> None:
+    config = configuration()
+    file = write_config(tmp_path, config.model_dump(mode="json", exclude_none=True))
+    assert main(["stack", "--config", str(file)]) == 0
+    assert capsys.readouterr().out == stack(config)
+    assert main(["stack", "--config", str(file), "--out", str(tmp_path / "new" / "stack.json")]) == 0
+    assert capsys.readouterr().out == ""
+    assert (tmp_path / "new" / "stack.json").read_text() == stack(config)
+
+
+def test_the_policy_of_the_caller_fits_into_iams_limit_of_6144_characters() -> None:
+    for make in EVERY.values():
+        assert len(re.sub(r"\s", "", json.dumps(policy(make(), "CallerPolicy")))) <= 6_144
+
+
+# The permissions that a call needs, except the one with its name: by AWS's Service Authorization Reference.
+NEEDS: dict[str, set[str]] = {
+    "s3:HeadBucket": {"s3:ListBucket"},
+    "s3:ListObjectsV2": {"s3:ListBucket"},
+    "s3:HeadObject": {"s3:GetObject"},
+    "s3:GetObject": {"s3:GetObject", "kms:Decrypt"},
+    "s3:PutObject": {"s3:PutObject", "kms:GenerateDataKey", "kms:Decrypt"},
+    "sagemaker:CreatePipeline": {"sagemaker:CreatePipeline", "iam:PassRole", "s3:GetObject"},
+    "sagemaker:UpdatePipeline": {"sagemaker:UpdatePipeline", "iam:PassRole", "s3:GetObject"},
+    "scheduler:CreateSchedule": {"scheduler:CreateSchedule", "iam:PassRole"},
+    "scheduler:UpdateSchedule": {"scheduler:UpdateSchedule", "iam:PassRole"},
+}
+
+
+def resource_of(parameters: dict[str, Any]) -> str | None:
+    """Return the ARN that a call names; None for one that names none."""
+    sagemaker = "arn:aws:sagemaker:eu-west-1:123456789012"
+    kinds = {
+        "PipelineName": f"{sagemaker}:pipeline/{{}}",
+        "ModelPackageGroupName": f"{sagemaker}:model-package/{{}}/1",
+        "ModelPackageName": "{}",
+        "ResourceArn": "{}",
+        "Name": "arn:aws:scheduler:eu-west-1:123456789012:schedule/default/{}",
+        "AlarmName": "arn:aws:cloudwatch:eu-west-1:123456789012:alarm:{}",
+    }
+    if "Bucket" in parameters:
+        return f"arn:aws:s3:::{'/'.join(parameters[name] for name in ('Bucket', 'Key') if name in parameters)}"
+    return next((form.format(parameters[name]) for name, form in kinds.items() if name in parameters), None)
+
+
+def allows(statements: list[dict[str, Any]], action: str, resource: str | None) -> bool:
+    for each in (each for each in statements if action in each["Action"]):
+        named = each["Resource"] if isinstance(each["Resource"], list) else [each["Resource"]]
+        if any(isinstance(one, str) and fnmatch.fnmatchcase(resource or "*", one) for one in named):
+            return True
+    return False
+
+
+@contextmanager
+def recorded(patch: pytest.MonkeyPatch) -> Iterator[list[tuple[str, dict[str, Any]]]]:
+    """Yield a list to which the calls within the context are added, as botocore sends them."""
+    made: list[tuple[str, dict[str, Any]]] = []
+    send = BaseClient._make_api_call
+
+    def record(self: Any, operation: str, parameters: dict[str, Any]) -> Any:
+        made.append((f"{self.meta.service_model.service_name}:{operation}", dict(parameters)))
+        return send(self, operation, parameters)
+
+    with patch.context() as within:
+        within.setattr(BaseClient, "_make_api_call", record)
+        yield made
+
+
+def _register(config: PipelineConfig) -> None:
+    sagemaker, s3 = boto3.client("sagemaker"), boto3.client("s3")
+    sagemaker.create_model_package_group(ModelPackageGroupName=config.group)
+    for key, content in {
+        "teams/risk/Stacked/evaluation.json": {"decision": {"value": 0.9}},
+        "teams/risk/Stacked-monitor/Monitoring/metrics.json": {
+            **{"time": "2026-11-30T10:00:00+00:00", "records": 1, "violations": 0, "left_out": {}, "metrics": {}},
+            "comparisons": [],
+        },
+    }.items():
+        s3.put_object(Bucket="stack-bucket", Key=key, Body=json.dumps(content))
+    uri = "s3://stack-bucket/teams/risk/Stacked/evaluation.json"
+    sagemaker.create_model_package(
+        ModelPackageGroupName=config.group,
+        ModelApprovalStatus="Approved",
+        CustomerMetadataProperties={"condition_metric": "test/auroc"},
+        ModelMetrics={"ModelQuality": {"Statistics": {"ContentType": "application/json", "S3Uri": uri}}},
+        InferenceSpecification={
+            "Containers": [{"Image": IMAGE, "ModelDataUrl": "s3://stack-bucket/model.tar.gz"}],
+            "SupportedContentTypes": ["text/csv"],
+            "SupportedResponseMIMETypes": ["text/csv"],
+        },
+    )
+
+
+@pytest.fixture(scope="module")
+def calls(created: dict[str, str]) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    """Return the calls of each command in the account that the stack created: what it calls at first, and again."""
+    config = watched()
+    commands: dict[str, list[Callable[[], Any]]] = {
+        "upsert": [lambda: upsert(config), lambda: upsert(config), lambda: _register(config)],
+        "start": [lambda: start(config, {})],
+        "schedule": [lambda: schedule(config), lambda: schedule(config)],
+        "put-metrics": [lambda: put_metrics(config)],
+    }
+    found = {}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(deploy, "_LONGEST_REQUEST", 1000)  # so that the definition is an object
+        for command, steps in commands.items():
+            with recorded(patch) as made:
+                for step in steps[:2]:
+                    step()
+            for step in steps[2:]:
+                step()
+            found[command] = made
+    return found
+
+
+def needed(calls: list[tuple[str, dict[str, Any]]]) -> set[str]:
+    return {action for operation, _ in calls for action in NEEDS.get(operation, {operation})}
+
+
+@pytest.mark.slow  # two pipelines are sent
+def test_no_command_calls_without_permission_or_has_one_without_a_call(calls) -> None:
+    assert {command: needed(made) for command, made in calls.items()} == {
+        command: actions(watched(), command) for command in calls
+    }
+
+
+@pytest.mark.slow  # two pipelines are sent
+def test_every_command_with_permissions_is_one_of_those_recorded(calls) -> None:
+    assert {each.of for each in PERMISSIONS} - {ROLE, SCHEDULE_ROLE, PUSH, UPLOAD} == set(calls)
+
+
+@pytest.mark.slow  # two pipelines are sent
+def test_the_policy_of_the_caller_allows_each_call_on_its_resource(calls) -> None:
+    statements = policy(watched(), "CallerPolicy")
+    refused = [
+        (operation, action, resource_of(parameters))
+        for made in calls.values()
+        for operation, parameters in made
+        for action in NEEDS.get(operation, {operation})
+        if action.partition(":")[0] not in ("kms", "iam")  # another resource than the call names
+        and not (action == "s3:GetObject" and operation.startswith("sagemaker:"))
+        and not allows(statements, action, resource_of(parameters))
+    ]
+    assert refused == []
+
+
+@pytest.mark.slow  # two pipelines are sent
+def test_every_operation_that_the_code_calls_is_recorded(calls) -> None:
+    """A method of a client that no command of this file calls has no permission: add the command to `calls`."""
+    nodes = [
+        node for path in (REPOSITORY / "pipeline/aws").glob("*.py") for node in ast.walk(ast.parse(path.read_text()))
+    ]
+    methods = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)]
+    called = [(node.func.attr, node.args) for node in methods if isinstance(node.func, ast.Attribute)]
+    services = {ast.literal_eval(arguments[0]) for name, arguments in called if name == "client"}
+    models = [Session().get_service_model(service) for service in services]
+    known = {xform_name(operation) for model in models for operation in model.operation_names}
+    named = {name for name, _ in called if name in known and name != "search"}  # of a regular expression
+    named |= {ast.literal_eval(arguments[0]) for name, arguments in called if name in ("get_paginator", "get_waiter")}
+    made = {xform_name(operation.partition(":")[2]) for each in calls.values() for operation, _ in each}
+    assert named == made
+
+
+# What the role needs for each type of step: https://docs.aws.amazon.com/sagemaker/latest/dg/build-and-manage-access.html
+_ENDED = "Create{0} Describe{0} Stop{0} AddTags"
+OF_STEPS = {
+    "Processing": _ENDED.format("ProcessingJob"),
+    "Training": _ENDED.format("TrainingJob"),
+    "Tuning": f"{_ENDED.format('HyperParameterTuningJob')} ListTrainingJobsForHyperParameterTuningJob "
+    + _ENDED.format("TrainingJob"),
+    "Transform": _ENDED.format("TransformJob"),
+    "Model": "CreateModel DescribeModel AddTags",
+    "RegisterModel": "CreateModelPackage DescribeModelPackage AddTags CreateModelPackageGroup "
+    "DescribeModelPackageGroup",
+    "EndpointConfig": "CreateEndpointConfig DescribeEndpointConfig AddTags",
+    "Endpoint": "CreateEndpoint UpdateEndpoint DescribeEndpoint AddTags",
+    "Condition": "",
+    "Fail": "",
+}
+
+
+@pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
+def test_the_role_has_the_permissions_of_the_steps_and_no_others(make: Callable[[], PipelineConfig]) -> None:
+    config = make()
+    kinds = {step["Type"] for step in all_steps(json.loads(definition(config))).values()}
+    steps = {f"sagemaker:{name}" for kind in kinds for name in OF_STEPS[kind].split()}
+    steps |= {
+        "sagemaker:AddTags",
+        *(f"sagemaker:{_.format('TrainingJob')}" for _ in ("Create{}", "Describe{}", "Stop{}")),
+    }
+    granted = {name for each in policy(config, "Role") for name in each["Action"] if name.startswith("sagemaker:")}
+    expected = steps | ({"sagemaker:StartPipelineExecution"} if config.monitor else set())
+    assert granted == expected
+
+
+def test_the_role_reads_the_inputs_and_writes_below_the_prefix_alone() -> None:
+    statements = policy(watched(), "Role")
+    written = [each["Resource"] for each in statements if "s3:PutObject" in each["Action"]]
+    assert written == ["arn:aws:s3:::stack-bucket/teams/risk/*"]
+    (read,) = [each["Resource"] for each in statements if each["Action"] == ["s3:GetObject"]]
+    assert read == ["arn:aws:s3:::stack-bucket/data/*", "arn:aws:s3:::raw/encoders*"]
+
+
+def test_a_role_is_passed_to_the_services_that_assume_it_alone() -> None:
+    passed = [
+        (each["Resource"], each["Condition"]["StringEquals"]["iam:PassedToService"])
+        for each in policy(watched(), "CallerPolicy")
+        if each["Action"] == ["iam:PassRole"]
+    ]
+    assert passed == [(ROLE_ARN, "sagemaker.amazonaws.com"), (ROLE_ARN, "scheduler.amazonaws.com")]
+
+
+def test_an_input_in_a_directory_bucket_needs_a_session() -> None:
+    inputs = {"input_data": "s3://table--euw1-az1--x-s3/rows/"}
+    config = configuration(aws={**AWS, "inputs": inputs}, settings={})
+    bucket = "arn:aws:s3express:eu-west-1:123456789012:bucket/table--euw1-az1--x-s3"
+    for name in ("Role", "CallerPolicy"):
+        found = {each["Resource"] for each in policy(config, name) if each["Action"] == ["s3express:CreateSession"]}
+        assert found == {bucket}
