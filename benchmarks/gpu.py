@@ -36,7 +36,7 @@ from container.parallel.execution import Execution
 from container.parallel.mesh import RankMesh, build_mesh, init_distributed
 from container.parallel.parallelize import parallelize
 from container.training.objective import WeightedCrossEntropy
-from container.training.optimizer import build_optimizer
+from container.training.optimizer import build_optimizer, step_optimizer
 
 # Dense bf16 TFLOP/s in the data sheet, by a part of the device's name.
 PEAKS = {"H200": 989, "H100 PCIe": 756, "H100": 989, "A100": 312, "L40S": 362, "A10G": 70, "L4": 121, "V100": 125}
@@ -98,9 +98,9 @@ class Step:
         share = self.execution.forward_backward(
             [batch.to(self.ranks.device)], objective=self._objective, normaliser=normaliser, scale_loss=_unscaled
         )
-        norm = self.execution.clip_grad_norm(1.0)
-        self._optimizer.step()
-        return self.ranks.sum(share).item(), norm
+        norm = self.execution.gradient_norm(1.0)
+        step_optimizer(self._optimizer, norm)
+        return self.ranks.sum(share).item(), norm.value.item()
 
 
 def _padded(

@@ -36,7 +36,7 @@ from container.preprocessing.class_weights import resolve_class_weights
 from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import EncoderFiles, open_prepared
 from container.training.objective import WeightedCrossEntropy
-from container.training.optimizer import build_optimizer
+from container.training.optimizer import build_optimizer, step_optimizer
 from contracts.hyperparameter_files import parse_hyperparameters
 
 LARGEST_LOSS_DIFFERENCE = 1e-3  # relative; a different order of rounding stays well below it
@@ -224,8 +224,7 @@ def _worker(case: Case, mode: Mode, connection: Connection) -> None:
         loss = execution.forward_backward(
             [batch], objective=objective, normaliser=normaliser, scale_loss=lambda loss: loss
         )
-        execution.clip_grad_norm(hp.gradient_clip_val)
-        optimizer.step()
+        step_optimizer(optimizer, execution.gradient_norm(hp.gradient_clip_val))
         return loss.item()
 
     connection.send("ready")

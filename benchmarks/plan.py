@@ -31,7 +31,7 @@ from container.parallel.parallelize import parallelize
 from container.planning.memory import GIB, Memory, Rank, job_memory, replaced, step_memory
 from container.planning.workload import Workload
 from container.training.objective import WeightedCrossEntropy
-from container.training.optimizer import build_optimizer
+from container.training.optimizer import build_optimizer, step_optimizer
 from contracts.hyperparameter_files import parse_hyperparameters
 from testing.rank_pool import RankPool
 
@@ -135,8 +135,7 @@ def measured(case: Case, folder: Path) -> int:
                 execution.forward_backward(
                     batches, objective=objective, normaliser=torch.ones(()), scale_loss=lambda loss: loss
                 )
-                execution.clip_grad_norm(1.0)
-                optimizer.step()
+                step_optimizer(optimizer, execution.gradient_norm(1.0))
     return _peak(trace)
 
 

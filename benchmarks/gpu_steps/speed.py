@@ -86,13 +86,13 @@ def _measure_mode(check: Recorder, shape: Shape, mode: str, build: Build) -> Non
 def _compare(check: Recorder, shape: Shape, mode: str, step: OurStep) -> None:
     """Compare loss and gradient norm of the first step with those of the first mode, which has the same weights."""
     batch = step.batches(2 if check.tiny else 16)[0]
-    loss, norm = step(batch.inputs)
+    loss, norm = (scalar.item() for scalar in step(batch.inputs))
     figures = check.findings.figures
     first = f"first step of {shape.name}"
     if first not in figures:
-        check.figure(first, [loss.item(), norm])
+        check.figure(first, [loss, norm])
         return
-    difference = max(abs(ours - theirs) / abs(theirs) for ours, theirs in zip((loss.item(), norm), figures[first]))
+    difference = max(abs(ours - theirs) / abs(theirs) for ours, theirs in zip((loss, norm), figures[first]))
     check.at_most(f"{shape.name}, {mode}: loss and gradient norm of the first step", difference, LARGEST_DIFFERENCE)
 
 

@@ -12,12 +12,12 @@ import torch.distributed as dist
 from transformers import BertConfig, BertForSequenceClassification
 
 from benchmarks.encoders import Shape, build_model, chat_lengths, chats_of_lengths, hyperparameters
-from container.data.batch import PackedBatch
+from container.data.batch import HostCopy, PackedBatch
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh, init_distributed
 from container.parallel.parallelize import parallelize
 from container.training.objective import WeightedCrossEntropy
-from container.training.optimizer import build_optimizer
+from container.training.optimizer import build_optimizer, step_optimizer
 from container.training.precision import forbid_tf32, precision_of
 from contracts.ports import free_port
 
@@ -75,6 +75,7 @@ class OurStep:
         self._optimizer = build_optimizer(hp, self._execution.module)
         self._objective = WeightedCrossEntropy([1.0, 1.0], self._ranks.device)
         self._shape = shape
+        self._norm: HostCopy | None = None
 
     def batches(self, records: int) -> list[Batch]:
         random, shuffled = np.random.default_rng(1), batch_lengths(self._shape, records, grouped=False)
@@ -83,16 +84,19 @@ class OurStep:
             drawn = [batch.each(torch.Tensor.pin_memory) for batch in drawn]  # as the loader does
         return [Batch(batch, batch.texts[0].lengths) for batch in drawn]
 
-    def __call__(self, batch: PackedBatch) -> tuple[torch.Tensor, float]:
-        """Take a step and return the loss and the gradient norm before it."""
+    def __call__(self, batch: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:
+        """Take a step and return the loss and the gradient norm before it, on the device."""
         normaliser = torch.full((), float(len(batch.rows)), device=self._ranks.device)
         self._optimizer.zero_grad(set_to_none=True)
         loss = self._execution.forward_backward(
             [batch.to(self._ranks.device)], objective=self._objective, normaliser=normaliser, scale_loss=_unscaled
         )
-        norm = self._execution.clip_grad_norm(1.0)  # the host waits for it
-        self._optimizer.step()
-        return loss, norm
+        norm = self._execution.gradient_norm(1.0)
+        if self._norm is not None:
+            self._norm.item()  # of the step before: as in the training loop, the host is one step ahead
+        step_optimizer(self._optimizer, norm)
+        self._norm = HostCopy(norm.value)
+        return loss, norm.value
 
     def held_bytes(self) -> dict[str, int]:
         """Return the bytes of parameters, gradients and the optimizer's state after a step."""

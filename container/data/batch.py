@@ -125,6 +125,21 @@ def to_device(tensor: Tensor, device: torch.device | str) -> Tensor:
     return tensor.to(device, non_blocking=kind != "cpu")
 
 
+class HostCopy:
+    """A copy of a scalar on the host, which waits for the device only when it reads the value."""
+
+    def __init__(self, scalar: Tensor) -> None:
+        self._copy = scalar.to("cpu", non_blocking=True)  # torch pins its memory
+        self._is_complete = torch.cuda.Event() if scalar.is_cuda else None
+        if self._is_complete is not None:
+            self._is_complete.record()
+
+    def item(self) -> float:
+        if self._is_complete is not None:
+            self._is_complete.synchronize()
+        return self._copy.item()
+
+
 def use_side_stream(device: torch.device) -> None:
     """Make `device` and a new stream current in this thread, which otherwise has GPU 0 and the training's stream."""
     if device.type == "cuda":

@@ -7,7 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from container.data.batch import PackedText, to_device
+from container.data.batch import PackedText
 from container.models.attention import has_flash, rounded_length, varlen_attention, warn_if_slow
 from container.models.encoder import mean_over_groups
 
@@ -51,12 +51,9 @@ class PackedTokens:
     @classmethod
     def of(cls, text: PackedText) -> "PackedTokens":
         """Return the layout of `text`, with the chunks of a record joined."""
-        return cls._of_lengths(text.record_lengths, text.tokens.device)
-
-    @classmethod
-    def _of_lengths(cls, lengths: tuple[int, ...], device: torch.device) -> "PackedTokens":
-        boundaries = F.pad(torch.tensor(lengths).cumsum(0), (1, 0)).int()
-        return cls(lengths, to_device(boundaries, device))
+        records = torch.arange(len(text.record_lengths) + 1, device=text.tokens.device)
+        first_chunks = torch.searchsorted(text.chunk_record, records)  # [B + 1]
+        return cls(text.record_lengths, text.cu_seqlens.index_select(0, first_chunks))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, keys: "PackedTokens", heads: int) -> Tensor:
         q, k, v = (tensor.unflatten(-1, (heads, -1)) for tensor in (query, key, value))  # [N, heads, H / heads]
@@ -82,7 +79,9 @@ class PackedTokens:
         return mean_over_groups(tokens, record, num_groups=len(self.lengths))
 
     def of_fields(self, fields: Tensor) -> tuple[Tensor, "PackedTokens"]:
-        return fields.flatten(0, 1), self._of_lengths((fields.shape[1],) * len(fields), fields.device)
+        records, count, _ = fields.shape
+        boundaries = torch.arange(records + 1, dtype=torch.int32, device=fields.device) * count
+        return fields.flatten(0, 1), PackedTokens((count,) * records, boundaries)
 
 
 @dataclass(frozen=True)

@@ -132,22 +132,23 @@ class ConvolutionalEncoder(WordEncoder):
         self._gap = (max(kernel_sizes) // 2) * self._stride
 
     def forward(self, text: PackedText) -> Tensor:
-        stride = self._stride
+        stride, tokens, chunks = self._stride, len(text.tokens), len(text.lengths)
         # Each chunk begins at a multiple of the stride, so that its pairs do not depend on other chunks.
-        lengths = torch.tensor(text.lengths)
+        lengths = text.cu_seqlens.diff().long()
         spans = (lengths + self._gap + stride - 1) // stride * stride  # [S]
-        spans[-1] += -spans.sum() % max(stride, _length_step(text.tokens.device))  # further zeros
         starts = spans.cumsum(0) - spans
-        shifts = starts - (lengths.cumsum(0) - lengths)
-        position = torch.arange(int(lengths.sum())) + shifts.repeat_interleave(lengths)  # [N]
-        chunk = torch.arange(len(lengths)).repeat_interleave(spans // stride)  # [M / stride]
-        position, chunk = (to_device(index, text.tokens.device) for index in (position, chunk))
+        position = text.positions + starts.repeat_interleave(lengths, output_size=tokens)  # [N]
+        # The bound of the sum of the spans depends on no length.
+        step = max(stride, _length_step(text.tokens.device))
+        size = -(-(tokens + chunks * (self._gap + stride - 1)) // step) * step
+        places = torch.arange(0, size, stride, device=starts.device)
+        chunk = torch.searchsorted(starts, places, right=True) - 1  # [M / stride]
         embedded = self.backbone(text.tokens)  # [N, d]
-        spaced = embedded.new_zeros(int(spans.sum()), embedded.shape[1]).index_copy(0, position, embedded)  # [M, d]
+        spaced = embedded.new_zeros(size, embedded.shape[1]).index_copy(0, position, embedded)  # [M, d]
         real = torch.zeros_like(spaced[:, :1]).index_fill(0, position, 1.0)  # [M, 1]
         features = self._convolve(spaced.T[None], real.T[None])[0].T  # [M / stride, width]
         index = chunk[:, None].expand_as(features)
-        return features.new_zeros(len(lengths), self.width).scatter_reduce(0, index, features, "amax")
+        return features.new_zeros(chunks, self.width).scatter_reduce(0, index, features, "amax")
 
     def forward_dense(self, input_ids: Tensor, mask: Tensor) -> Tensor:
         real = mask[:, None].to(self.backbone.weight.dtype)  # [S, 1, T]

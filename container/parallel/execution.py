@@ -3,6 +3,7 @@
 import contextlib
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
@@ -57,9 +58,9 @@ class Execution:
         """Return the logits of each microbatch, [B, K] float32; None on a rank that has none or only a copy."""
         raise NotImplementedError
 
-    def clip_grad_norm(self, max_norm: float, *, loss_scale: float = 1.0) -> float:
-        """Divide gradients by `loss_scale`, clip their global norm to `max_norm`; return the norm before clipping."""
-        return self._gradients.clip(max_norm, loss_scale=loss_scale)
+    def gradient_norm(self, max_norm: float, *, loss_scale: float = 1.0) -> "GradientNorm":
+        """Return the global norm of gradients / `loss_scale`, and what clips it to `max_norm`; gradients stay."""
+        return self._gradients.norm(max_norm, loss_scale=loss_scale)
 
     def reshard(self) -> None:
         """Free gathered parameters. Call this after weights were changed in place outside a training step."""
@@ -119,6 +120,21 @@ class DirectExecution(Execution):
         return logits if self.ranks.is_data_leader else None
 
 
+@dataclass(frozen=True)
+class GradientNorm:
+    """The global norm of the gradients, on their device: the host does not wait for it.
+
+    Attributes:
+        value: the norm before clipping. Scalar, float64
+        divisor: of the gradients: clips them, and undoes the scale of the loss. Scalar, float32; None = 1
+        nonfinite: 1 if the norm is not finite, so that the step must be skipped, else 0. Scalar, float32
+    """
+
+    value: Tensor
+    divisor: Tensor | None
+    nonfinite: Tensor
+
+
 class Gradients:
     """The gradients of this rank's part of the model.
 
@@ -136,25 +152,22 @@ class Gradients:
                 parts = math.prod(ranks.size(axis) for axis in _partitioned_axes(name, parameter))
                 self._copies.setdefault(ranks.world_size // parts, []).append(parameter)
 
-    def clip(self, max_norm: float, *, loss_scale: float) -> float:
-        """See Execution.clip_grad_norm."""
+    def norm(self, max_norm: float, *, loss_scale: float) -> GradientNorm:
+        """See Execution.gradient_norm."""
         square = torch.zeros((), dtype=torch.float64, device=self._device)
-        grads = []
         for copies, parameters in self._copies.items():
             local = [local_part(parameter.grad) for parameter in parameters if parameter.grad is not None]
-            grads += local
             if local:
                 square += _square_norm(local) / copies
         if set(self._copies) != {self._ranks.world_size}:  # otherwise every rank has all gradients
             self._ranks.sum(square)
         else:
             square *= self._ranks.world_size
-        norm = square.sqrt().item() / loss_scale  # the only value of a step that the host waits for
-        factor = min(1.0, max_norm / (norm + 1e-6)) / loss_scale if math.isfinite(norm) else 1.0
-        if factor != 1.0 and grads:
-            # As torch.nn.utils.clip_grads_with_norm_ does; torch does not export it.
-            torch._foreach_mul_(grads, factor)  # pyright: ignore[reportPrivateImportUsage]
-        return norm
+        norm = square.sqrt() / loss_scale
+        divisor = None
+        if max_norm < math.inf or loss_scale != 1:
+            divisor = ((norm + 1e-6) / max_norm).clamp(min=1) * loss_scale  # as torch.nn.utils.clip_grad_norm_
+        return GradientNorm(norm, None if divisor is None else divisor.float(), norm.isfinite().logical_not().float())
 
 
 def _square_norm(tensors: list[Tensor]) -> Tensor:

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch.profiler import profile
 
-from container.data.batch import PackedBatch
+from container.data.batch import HostCopy, PackedBatch
 from container.data.loader import prefetched, step_batches
 from container.data.sampler import epoch_order
 from container.decision.softmax import softmax
@@ -21,7 +21,7 @@ from container.evaluation.metrics import classification_metrics
 from container.job.job import Job
 from container.training.job_data import JobData
 from container.training.objective import WeightedCrossEntropy
-from container.training.optimizer import effective_warmup, learning_rate
+from container.training.optimizer import effective_warmup, learning_rate, step_optimizer
 from container.training.predict import predict_split, weighted_log_loss
 from container.training.profiling import log_memory, return_freed_memory
 from container.training.progress import Progress
@@ -48,6 +48,20 @@ class StepTotals:
     rows: int
     tokens: int
     computed: int
+
+
+@dataclass(frozen=True)
+class TakenStep:
+    """An optimizer step that the host has started; it does not know yet whether the device skips it.
+
+    Attributes:
+        norm: of the gradients before clipping.
+        loss: this rank's part; None if no record has a weight.
+    """
+
+    step: int
+    norm: HostCopy
+    loss: torch.Tensor | None
 
 
 class Trainer:
@@ -95,6 +109,7 @@ class Trainer:
         self._loss_steps = 0
         self._has_stepped = False
         self._next_totals: StepTotals | None = None
+        self._taken: TakenStep | None = None
         self._val_logits: dict[int, np.ndarray] = {}
         self._memory_is_logged = False
 
@@ -131,6 +146,7 @@ class Trainer:
             while state.epoch < schedule.max_epochs and not state.stopped_early:
                 self._epoch()
         except StopAgreed:
+            self._settle()
             if state.step:
                 self._run.save()
                 self._run.store.wait()
@@ -168,6 +184,7 @@ class Trainer:
                 if self._schedule.validation_due(state.step):
                     self._validate()
                 elif self._hp.checkpoint_every_n_steps and state.step % self._hp.checkpoint_every_n_steps == 0:
+                    self._settle()
                     self._run.save()
                 if state.stopped_early:
                     return
@@ -196,12 +213,12 @@ class Trainer:
         )
         # Ranks meet while a GPU still computes the backward pass.
         self._next_totals = None if following is None else self._totals(following)
-        norm = self._execution.clip_grad_norm(
-            self._hp.gradient_clip_val or math.inf, loss_scale=self._run.scaler.factor
-        )
-        if self._apply(norm) and totals.is_weighted:
-            self._loss += loss
-            self._loss_steps += 1
+        norm = self._execution.gradient_norm(self._hp.gradient_clip_val or math.inf, loss_scale=self._run.scaler.factor)
+        self._settle()  # the step before: the average needs its weights
+        step_optimizer(self._run.optimizer, norm)
+        self._taken = TakenStep(state.step, HostCopy(norm.value), loss if totals.is_weighted else None)
+        if self._run.scaler.enabled:
+            self._settle()  # the next loss is scaled by the outcome
         state.step += 1
         state.consumed += totals.rows
         self._progress.step(rows=totals.rows, tokens=totals.tokens, computed=totals.computed)
@@ -209,6 +226,7 @@ class Trainer:
             self._profiler.step()
         if not self._has_stepped:
             self._has_stepped = True
+            self._settle()
             self._log_first_step()
         if state.step % self._hp.log_every_n_steps == 0:
             self._report(rate)
@@ -242,30 +260,33 @@ class Trainer:
         normaliser = torch.full((), weight or 1.0, device=self._ranks.device)
         return StepTotals(normaliser, weight > 0, stop > 0, int(rows), int(tokens), int(computed))
 
-    def _apply(self, norm: float) -> bool:
-        """Step the optimizer, or skip a non-finite step; too many in a row end the job on every rank.
+    def _settle(self) -> None:
+        """Wait for the last step, and count it and its loss; too many skipped ones in a row end the job on every rank.
 
-        Returns:
-            whether the optimizer stepped.
+        During training this happens one step later, when the device has the next gradients to compute.
         """
-        state = self._run.state
+        taken, self._taken = self._taken, None
+        if taken is None:
+            return
+        state, norm = self._run.state, taken.norm.item()
         finite, searching = math.isfinite(norm), self._run.scaler.searching
         self._run.scaler.update(finite=finite)
         if finite:
-            self._run.optimizer.step()
-            self._run.average.update(state.step)
+            self._run.average.update(taken.step)
+            if taken.loss is not None:
+                self._loss += taken.loss
+                self._loss_steps += 1
         if finite or searching:
             state.nonfinite = 0
             state.searched += not finite
-            return finite
+            return
         state.nonfinite += 1
         state.skipped += 1
-        logger.warning("step %d: gradient norm is %s, step skipped", state.step + 1, norm)
+        logger.warning("step %d: gradient norm is %s, step skipped", taken.step + 1, norm)
         if state.nonfinite >= self._hp.max_nonfinite_steps:
             raise self._never_finite(
-                f"for {state.nonfinite} optimizer steps in a row, the last at step {state.step + 1}"
+                f"for {state.nonfinite} optimizer steps in a row, the last at step {taken.step + 1}"
             )
-        return False
 
     def _never_finite(self, when: str) -> ContractError:
         return ContractError(
@@ -276,6 +297,7 @@ class Trainer:
 
     def _report(self, rate: float) -> None:
         """Report the mean loss, over all ranks, of the steps with a weight since the last report; nan without one."""
+        self._settle()
         state = self._run.state
         loss = self._ranks.sum(self._loss).item()
         values = {"train/loss": loss / self._loss_steps if self._loss_steps else math.nan, "lr": rate}
@@ -287,6 +309,7 @@ class Trainer:
 
     def _validate(self) -> None:
         """Validate, record whether the metric is the best so far, and save a checkpoint."""
+        self._settle()
         state = self._run.state
         self._job.timeline.mark("train")
         started = time.perf_counter()

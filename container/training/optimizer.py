@@ -1,5 +1,7 @@
 """Build the optimizer; compute the learning rate of a step."""
 
+import itertools
+
 import torch
 from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -8,6 +10,7 @@ from torch.optim import Optimizer
 
 from container.models.encoder import TextEncoder
 from container.models.families import encoder_family
+from container.parallel.execution import GradientNorm, local_part
 from contracts.hyperparameters import Hyperparameters
 
 
@@ -34,9 +37,31 @@ def build_optimizer(hp: Hyperparameters, module: nn.Module) -> Optimizer:
     groups = groups or [{"params": [], "lr_scale": 1.0}]  # torch refuses no groups; LoRA freezes whole pipeline stages
     if hp.optimizer == "SGD":
         fused = all(mesh is None for *_, mesh in members)  # torch has no fused SGD over DTensors
-        return torch.optim.SGD(groups, lr=hp.lr, momentum=hp.momentum, fused=fused)
+        optimizer = torch.optim.SGD(groups, lr=hp.lr, momentum=hp.momentum, fused=fused)
+        if fused and hp.momentum:
+            # torch would keep uninitialized momentum if the first step is skipped.
+            for parameter in itertools.chain(*members.values()):
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return optimizer
     optimizer_class = {"Adam": torch.optim.Adam, "AdamW": torch.optim.AdamW}[hp.optimizer]
     return optimizer_class(groups, lr=hp.lr, eps=hp.adam_epsilon, fused=True)
+
+
+def step_optimizer(optimizer: Optimizer, norm: GradientNorm) -> None:
+    """Update the weights with clipped gradients; leave weights and state as they are if the norm is not finite.
+
+    Fused optimizers divide and decide on the device. For others, the host waits for the decision.
+    """
+    if optimizer.defaults.get("fused"):
+        # torch.amp.GradScaler uses the same attributes.
+        optimizer.grad_scale, optimizer.found_inf = norm.divisor, norm.nonfinite  # pyright: ignore[reportAttributeAccessIssue]
+        optimizer.step()
+    elif not norm.nonfinite.item():
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        if norm.divisor is not None:
+            grads = [local_part(parameter.grad) for parameter in parameters if parameter.grad is not None]
+            torch._foreach_div_(grads, norm.divisor)  # pyright: ignore[reportPrivateImportUsage]
+        optimizer.step()
 
 
 def effective_warmup(hp: Hyperparameters, total_steps: int) -> int:

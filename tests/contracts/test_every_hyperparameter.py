@@ -15,7 +15,7 @@ from container.decision.softmax import softmax
 from container.evaluation.metrics import classification_metrics
 from container.export.onnx import input_names
 from container.job.job import Job
-from container.parallel.execution import Gradients
+from container.parallel.execution import GradientNorm, Gradients
 from container.training.checkpoint import load_weights
 from container.training.checkpoint_files import clear_checkpoints
 from container.training.job_data import JobData
@@ -315,7 +315,8 @@ def test_max_nonfinite_steps_bounds_the_skipped_steps(tmp_path):
 def test_a_run_that_skips_every_step_fails_also_if_it_has_fewer_than_max_nonfinite_steps(
     tmp_path, monkeypatch, precision
 ):
-    monkeypatch.setattr(Gradients, "clip", lambda *_, **__: math.nan)
+    nan = GradientNorm(torch.tensor(math.nan), None, torch.ones(()))
+    monkeypatch.setattr(Gradients, "norm", lambda *_, **__: nan)
     paths = write_job(tmp_path, overrides={"batch_size": 32, "max_epochs": 1, "max_nonfinite_steps": 3, **precision})
     for _ in ("at the end", "after its checkpoint was resumed"):
         with pytest.raises(ContractError, match="was not finite in any of the 2 optimizer steps"):

@@ -19,6 +19,7 @@ from container.parallel.execution import at_least_float32
 from container.parallel.mesh import build_mesh
 from container.parallel.parallelize import parallelize
 from container.preprocessing.prepared import EncoderFiles
+from container.training.optimizer import step_optimizer
 from contracts.hyperparameters import Hyperparameters
 from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 
@@ -39,7 +40,7 @@ class Measured:
 
     Attributes:
         share: this rank's part of the loss.
-        norm: as clip_grad_norm returned it; of gradients that were multiplied by 8 and are divided again.
+        norm: as gradient_norm returned it; of gradients that were multiplied by 8 and are divided again.
         clipped: the norm that this rank finds after clipping, over all ranks.
         predicted: logits of each microbatch, None on a rank that has none or only a copy.
     """
@@ -99,13 +100,14 @@ def one_step(encoder: Path, **degrees: int) -> Measured:
     share = execution.forward_backward(
         own, objective=objective, normaliser=torch.tensor(NORMALISER), scale_loss=lambda loss: loss * 8
     )
-    norm = execution.clip_grad_norm(MAX_NORM, loss_scale=8)
-    clipped = execution.clip_grad_norm(math.inf)
+    norm = execution.gradient_norm(MAX_NORM, loss_scale=8)
+    step_optimizer(torch.optim.SGD(execution.module.parameters(), lr=0.0, foreach=False), norm)
+    clipped = execution.gradient_norm(math.inf).value.item()
     predicted = execution.predict(own)
     is_last_stage = ranks.coordinate("pp") == ranks.size("pp") - 1
     return Measured(
         share.item(),
-        norm,
+        norm.value.item(),
         clipped,
         predicted,
         ranks.is_data_leader,
@@ -151,8 +153,8 @@ def test_every_replica_predicts_its_own_records(measure):
     assert counts == [[3], [2]]
 
 
-def clip_infinite_gradients(encoder: Path) -> tuple[float, bool]:
-    """Return the norm of gradients with an infinite element, and whether clipping left them as they were."""
+def norm_of_infinite_gradients(encoder: Path) -> tuple[float, float, bool]:
+    """Return the norm of gradients with an infinite element, whether it says so, and whether it left them alone."""
     hp = hyperparameters(model_class="trimodal_bert", tokenizer=str(encoder))
     execution = parallelize(classifier(encoder, hp), build_mesh(ParallelDegrees()), hp, precision=torch.float32)
     gradients = []
@@ -161,13 +163,14 @@ def clip_infinite_gradients(encoder: Path) -> tuple[float, bool]:
         gradients.append(weight.grad)
     gradients[0].flatten()[0] = math.inf
     before = [gradient.clone() for gradient in gradients]
-    norm = execution.clip_grad_norm(MAX_NORM)
-    return norm, all(map(torch.equal, gradients, before))
+    norm = execution.gradient_norm(MAX_NORM)
+    return norm.value.item(), norm.nonfinite.item(), all(map(torch.equal, gradients, before))
 
 
 def test_gradients_with_a_norm_that_is_not_finite_are_not_scaled(rank_pool, encoder):
-    ((norm, unchanged),) = rank_pool.run(clip_infinite_gradients, encoder, world_size=1)
+    ((norm, nonfinite, unchanged),) = rank_pool.run(norm_of_infinite_gradients, encoder, world_size=1)
     assert math.isinf(norm)
+    assert nonfinite == 1
     assert unchanged
 
 

@@ -156,7 +156,7 @@ def steps_of(case: Case, folder: Path) -> Reading:
             # A key's bias has no gradient but rounding noise: softmax does not see what all scores have in common.
             size = expected[name].abs().max().clamp(min=1e-4)
             gradients[name] = max(gradients.get(name, 0.0), (difference / size).item())
-    norm = execution.clip_grad_norm(0.5, loss_scale=case.scale)
+    norm = execution.gradient_norm(0.5, loss_scale=case.scale).value.item()
     expected_norm = torch.nn.utils.get_total_norm(list(expected.values())).item()
     predicted = execution.predict(everything[ranks.data_rank])
     with torch.no_grad(), torch.autocast("cpu", dtype=case.precision, enabled=case.precision != torch.float32):

@@ -21,6 +21,7 @@ from container.parallel.execution import Execution
 from container.parallel.mesh import build_mesh
 from container.parallel.parallelize import parallelize
 from container.parallel.tensor import apply_tensor_parallel
+from container.training.optimizer import step_optimizer
 from container.training.precision import precision_of
 from contracts.hyperparameters import Hyperparameters
 from testing.encoder_families import (
@@ -129,8 +130,9 @@ def train(execution: Execution, steps: Sequence[Sequence[PackedBatch]], *, recor
         )
         losses.append(share.item())
         gradients = gradients or whole({name: p.grad for name, p in module.named_parameters() if p.grad is not None})
-        norms.append(execution.clip_grad_norm(MAX_NORM))
-        optimizer.step()
+        norm = execution.gradient_norm(MAX_NORM)
+        norms.append(norm.value.item())
+        step_optimizer(optimizer, norm)
     module.eval()
     predictions = execution.predict(steps[-1])
     return Trained(

@@ -1,9 +1,12 @@
+from copy import deepcopy
+
 import numpy as np
 import pytest
 import torch
 
 from container.models.build import build_classifier
-from container.training.optimizer import build_optimizer, learning_rate
+from container.parallel.execution import GradientNorm
+from container.training.optimizer import build_optimizer, learning_rate, step_optimizer
 from contracts.model_classes import MODEL_CLASSES
 from testing.encoder_families import hyperparameters, standard_transform, write_config
 
@@ -42,6 +45,59 @@ def test_a_rank_whose_parameters_are_all_frozen_has_an_optimizer_that_changes_no
         group["lr"] = group["lr_scale"]
     optimizer.step()
     assert torch.equal(module.weight, before)
+
+
+def layer_and_copy() -> tuple[torch.nn.Linear, torch.nn.Linear]:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(3, 3)
+    layer.weight.grad, layer.bias.grad = torch.randn(3, 3), torch.randn(3)
+    copy = deepcopy(layer)
+    copy.weight.grad, copy.bias.grad = layer.weight.grad.clone(), layer.bias.grad.clone()
+    return layer, copy
+
+
+def norm_of(*, divisor, nonfinite=0.0):
+    return GradientNorm(torch.ones(()), None if divisor is None else torch.tensor(divisor), torch.tensor(nonfinite))
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+@pytest.mark.parametrize("fused", [True, False])
+def test_a_step_updates_by_the_divided_gradients(name, fused):
+    layer, copy = layer_and_copy()
+    hp = hyperparameters(optimizer=name, lr=0.1, momentum=0.9)
+    ours, plain = (build_optimizer(hp, module) for module in (layer, copy))
+    for group in [] if fused else ours.param_groups:
+        group["fused"] = ours.defaults["fused"] = False
+    for _ in range(2):
+        for ours_grad, grad in ((layer.weight.grad, copy.weight.grad), (layer.bias.grad, copy.bias.grad)):
+            grad.copy_(ours_grad / 4)
+        step_optimizer(ours, norm_of(divisor=4.0))
+        plain.step()
+        torch.testing.assert_close(layer.weight, copy.weight)
+        torch.testing.assert_close(layer.weight.grad, copy.weight.grad)
+
+
+@pytest.mark.parametrize("name", ["SGD", "Adam", "AdamW"])
+@pytest.mark.parametrize("fused", [True, False])
+@pytest.mark.parametrize("before", [0, 2])
+def test_a_step_that_is_not_finite_changes_no_weight_and_no_state(name, fused, before):
+    layer, copy = layer_and_copy()
+    hp = hyperparameters(optimizer=name, lr=0.1, momentum=0.9, weight_decay=0.1)
+    ours, plain = (build_optimizer(hp, module) for module in (layer, copy))
+    for group in [] if fused else ours.param_groups:
+        group["fused"] = ours.defaults["fused"] = False
+    for _ in range(before):
+        step_optimizer(ours, norm_of(divisor=None))
+        plain.step()
+    layer.weight.grad[0, 0] = torch.nan
+    step_optimizer(ours, norm_of(divisor=torch.nan, nonfinite=1.0))
+    assert torch.equal(layer.weight, copy.weight)
+    layer.weight.grad.copy_(copy.weight.grad)
+    layer.bias.grad.copy_(copy.bias.grad)
+    step_optimizer(ours, norm_of(divisor=None))
+    plain.step()
+    torch.testing.assert_close(layer.weight, copy.weight, rtol=1e-6, atol=1e-7)
+    torch.testing.assert_close(layer.bias, copy.bias, rtol=1e-6, atol=1e-7)
 
 
 @pytest.mark.parametrize("name", MODEL_CLASSES)
