@@ -56,6 +56,7 @@ COPY contracts contracts
 COPY container container
 RUN python -m compileall -q contracts container
 ARG REVISION=unknown
+ENV TRAINER_REVISION=${REVISION}
 LABEL org.opencontainers.image.title="text-table-trainer" org.opencontainers.image.revision="${REVISION}"
 # `serve` listens on SAGEMAKER_BIND_TO_PORT, so the image can share an endpoint with other containers.
 LABEL com.amazonaws.sagemaker.capabilities.accept-bind-to-port=true

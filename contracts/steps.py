@@ -29,6 +29,8 @@ ARCHIVED_OUTPUT = "output.tar.gz"  # the service's archive of a training job's o
 PREDICTION_FILES = (*TABLE_FILES, ARCHIVED_OUTPUT)
 PREVIOUS = "previous_eval_output"
 PAYLOAD_ARCHIVE, PAYLOAD_CHECK = "payload.tar.gz", "payload_check.json"
+# In evaluation.json: what a registered version is described by, as texts.
+VERSION, VERSION_FACTS = "version", ("metric_value", "metric_interval_95", "measured_on", "training_rows", "commit")
 SIGNATURE, TABLE_METADATA, DATA_PROFILE_TEXT = "signature.json", "metadata.json", "data_profile.txt"
 EVALUATION, METRICS_REPORT, METRICS_SUMMARY = "evaluation.json", "metrics_report.json", "metrics_summary.txt"
 MONITOR_REPORT, VIOLATIONS, MONITOR_HISTORY = "monitor_report.html", "violations.json", "history.jsonl"

@@ -2,16 +2,22 @@
 
 import json
 
+from contracts.hyperparameters import Hyperparameters
+from contracts.model_classes import FROM_SCRATCH
 from pipeline.condition import ConditionOutcome
 from pipeline.config import PipelineConfig
+from pipeline.plan import Plan, texts
 
 DOMAIN, TASK = "NATURAL_LANGUAGE_PROCESSING", "CLASSIFICATION"  # of every model package
+GENERATED = "generated"  # in the place of the key of the data, of rows without an input
+_LONGEST = 255  # characters of a value in a model card
 
 
-def model_card(config: PipelineConfig, outcome: ConditionOutcome | None) -> str:
+def model_card(config: PipelineConfig, plan: Plan, outcome: ConditionOutcome | None, *, image: str | None) -> str:
     """Return the card as JSON; the same arguments give the same bytes.
 
     Args:
+        image: of the jobs; None: processes.
         outcome: the outcome of the condition; None in a definition, whose executions have parameters.
     """
     registration, condition = config.registration, config.condition
@@ -29,8 +35,33 @@ def model_card(config: PipelineConfig, outcome: ConditionOutcome | None) -> str:
         "model_overview": {"model_creator": registration.creator},
         "business_details": {"business_problem": registration.problem},
         "intended_uses": {"intended_uses": registration.intended_uses, "risk_rating": registration.risk_rating},
-        "additional_information": {"caveats_and_recommendations": registration.caveats},
     }
     written = {section: {key: text for key, text in texts.items() if text} for section, texts in sections.items()}
     card = {section: texts for section, texts in written.items() if texts}
-    return json.dumps({**card, "evaluation_details": [evaluation]}, sort_keys=True)
+    job: dict[str, object] = {"hyper_parameters": _changed(plan)}
+    if image is not None:
+        job["training_environment"] = {"container_image": [image]}
+    further = {"caveats_and_recommendations": registration.caveats} if registration.caveats else {}
+    card |= {
+        "training_details": {"training_job_details": job},
+        "additional_information": {**further, "custom_details": _encoders(plan, registration.encoder_license)},
+        "evaluation_details": [evaluation],
+    }
+    return json.dumps(card, sort_keys=True)
+
+
+def _changed(plan: Plan) -> list[dict[str, str]]:
+    """Return the settings that differ from their defaults; a long value is cut."""
+    defaults = texts({name: field.default for name, field in Hyperparameters.model_fields.items()}, default=str)
+    changed = {name: text for name, text in plan.hyperparameters.items() if text != defaults.get(name)}
+    return [{"name": name, "value": " ".join(text.split())[:_LONGEST]} for name, text in sorted(changed.items())]
+
+
+def _encoders(plan: Plan, stated: str) -> dict[str, str]:
+    """Return the encoders and their license."""
+    pretrained = [name for name in plan.encoders if name != FROM_SCRATCH]
+    license_of = stated or "not stated: set registration.encoder_license"
+    return {
+        "encoder": ", ".join(dict.fromkeys(plan.encoders))[:_LONGEST] or "none",
+        "encoder_license": license_of if pretrained else "none: no encoder is pretrained",
+    }

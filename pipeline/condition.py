@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from contracts.errors import ContractError
-from contracts.steps import EVALUATION
+from contracts.steps import EVALUATION, VERSION
 from pipeline.config import Condition
 
 VALUE_PATH = "decision.value"  # in evaluation.json
@@ -80,6 +80,11 @@ def measured_value(evaluation: str, *, where: str) -> float | None:
         raise ContractError(
             f"{where}: has no number {VALUE_PATH}", "Run ModelMetricsComputation of this version."
         ) from None
+
+
+def version_facts(metrics: Path) -> dict[str, str]:
+    """Return what describes a version, from a metrics_output folder."""
+    return json.loads((metrics / EVALUATION).read_text(encoding="utf-8"))[VERSION]
 
 
 def read_measured_value(metrics: Path) -> float | None:

@@ -131,6 +131,9 @@ class Registration(Section):
     problem: CardText = Field(default="", description="Model card: the business problem it solves.")
     intended_uses: CardText = Field(default="", description="Model card: the intended uses.")
     risk_rating: Literal["High", "Medium", "Low", "Unknown"] = Field(default="Unknown", description="Model card: risk.")
+    encoder_license: CardText = Field(
+        default="", description="Model card: the license of the pretrained encoder, such as Apache-2.0."
+    )
     caveats: CardText = Field(default="", description="Model card: caveats and recommendations.")
     inference_instances: tuple[str, ...] = Field(
         default=("ml.m5.large", "ml.m5.xlarge", "ml.c5.xlarge"),

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -224,7 +224,7 @@ def make_plan(
         steps.append(_build_step(contract, settings, job, inputs=inputs))
     return Plan(
         steps=tuple(steps),
-        hyperparameters=_texts(job.hyperparameters),
+        hyperparameters=texts(job.hyperparameters),
         from_sections=job.from_sections,
         encoders=tuple(encoders_of(job.hp)),
         columns=tuple(feature_columns(job.hp)),
@@ -355,7 +355,7 @@ def _build_step(contract: StepContract, settings: StepSettings, job: _Job, *, in
     if any(folder.name == "settings" for folder in contract.inputs):
         if contract.kind == "training":
             reserved = job.search.reserved if job.search is not None else 0
-            in_file = _not_sent(_texts(job.hyperparameters), reserved=reserved)
+            in_file = _not_sent(texts(job.hyperparameters), reserved=reserved)
         else:
             in_file = _not_sent(environment)
     return StepPlan(
@@ -425,9 +425,11 @@ def _tracking(config: PipelineConfig) -> dict[str, Any]:
     return {name: given[key] for name, key in _TRACKED.items() if key in given}
 
 
-def _texts(values: Mapping[str, Any]) -> dict[str, str]:
+def texts(values: Mapping[str, Any], *, default: Callable[[Any], Any] | None = None) -> dict[str, str]:
+    """Return hyperparameters as SageMaker delivers them; `default` is that of json.dumps."""
     return {
-        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True) for name, value in values.items()
+        name: value if isinstance(value, str) else json.dumps(value, sort_keys=True, default=default)
+        for name, value in values.items()
     }
 
 

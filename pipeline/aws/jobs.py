@@ -7,7 +7,16 @@ from typing import Any
 
 from contracts.paths import SETTINGS_FILE
 from contracts.step_contract import StepContract, StepFolder
-from contracts.steps import EVALUATION, MODEL_METRICS, MONITOR, PYTORCH_TRAINING, TRACKING
+from contracts.steps import (
+    BATCH_SCORE,
+    EVALUATION,
+    MODEL_METRICS,
+    MONITOR,
+    PACKAGE,
+    PAYLOAD,
+    PYTORCH_TRAINING,
+    TRACKING,
+)
 from pipeline.aws.errors import aws_errors
 from pipeline.aws.parameters import (
     HYPERPARAMETER_PREFIX,
@@ -23,6 +32,8 @@ from pipeline.plan import StepPlan
 
 ENTRYPOINT = ("python", "-m", "container")  # the image's entry point
 CONDITION_FILE = "decision"
+EXECUTIONS = "executions"  # the folder of what is not needed once the step cache has expired
+_KEPT = {**dict.fromkeys((MODEL_METRICS.name, PACKAGE.name, PAYLOAD.name), "models"), BATCH_SCORE.name: "scores"}
 ABSENT: tuple[Any, ...] = (None, {}, [])  # values of arguments that are left out
 _DESCRIBED = {  # botocore's shapes of what a step has as properties
     "Processing": ["DescribeProcessingJobResponse"],
@@ -201,15 +212,15 @@ def output_uri(build: Build, contract: StepContract, output: str) -> Any:
         # The best job is the first summary, as in TuningStep.get_top_model_s3_uri. A tuner has no property with the
         # URI of an artifact; the step cache compares the path, so an earlier execution had the same.
         archive = "model.tar.gz" if output == "model_output" else "output.tar.gz"
-        return Join(on="/", values=[output_path(build), _training_job(build), "output", archive])
+        return Join(on="/", values=[output_path(build), training_job(build), "output", archive])
     if output == "model_output":
         return properties.ModelArtifacts.S3ModelArtifacts
     # output/data has no property; the service writes it next to the model.
-    job = [properties.OutputDataConfig.S3OutputPath, _training_job(build)]
+    job = [properties.OutputDataConfig.S3OutputPath, training_job(build)]
     return Join(on="/", values=[*job, "output", "output.tar.gz"])
 
 
-def _training_job(build: Build) -> Any:
+def training_job(build: Build) -> Any:
     """Return the name of the training job; with a tuner, of the best."""
     properties = build.steps[PYTORCH_TRAINING.name].properties
     return (properties if build.plan.tuner is None else properties.TrainingJobSummaries[0]).TrainingJobName
@@ -227,7 +238,7 @@ def environment(build: Build, plan: StepPlan) -> dict[str, Any]:
         if (parameter := f"{HYPERPARAMETER_PREFIX}{name}") in build.parameters:
             variables[variable] = build.parameters[parameter]
     if plan.contract is TRACKING:
-        variables.setdefault("MLFLOW_RUN_NAME", _training_job(build))
+        variables.setdefault("MLFLOW_RUN_NAME", training_job(build))
     if (parameter := data_key_parameter(plan.contract.name)) in build.parameters:
         variables["DATA_KEY"] = build.parameters[parameter]
     return variables
@@ -275,14 +286,14 @@ def _output(build: Build, contract: StepContract, folder: StepFolder) -> Any:
 
 
 def new_output(build: Build, contract: StepContract, folder: StepFolder) -> Any:
-    """Return the S3 folder of an output, below that of the execution."""
+    """Return the S3 folder of an output, below that of the execution, or of what is kept longer."""
     from sagemaker.core.workflow.execution_variables import ExecutionVariables
     from sagemaker.core.workflow.functions import Join
 
     if contract is MONITOR:
         return f"{build.home}/{contract.name}"
-    execution = ExecutionVariables.PIPELINE_EXECUTION_ID
-    return Join(on="/", values=[build.home, execution, contract.name, folder.name])
+    place = f"{build.home}/{_KEPT.get(contract.name, EXECUTIONS)}"
+    return Join(on="/", values=[place, ExecutionVariables.PIPELINE_EXECUTION_ID, contract.name, folder.name])
 
 
 def cache(aws: Aws) -> dict[str, Any]:

@@ -6,8 +6,20 @@ from typing import Any
 from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, REQUEST_TYPES, RESPONSE_TYPES
 from contracts.step_contract import StepContract
-from contracts.steps import ARCHIVED_MODEL, EVALUATION, MODEL_METRICS, PACKAGE, PAYLOAD, PAYLOAD_ARCHIVE, REGISTRATION
+from contracts.steps import (
+    ARCHIVED_MODEL,
+    DATA_LOADING,
+    EVALUATION,
+    MODEL_METRICS,
+    PACKAGE,
+    PAYLOAD,
+    PAYLOAD_ARCHIVE,
+    REGISTRATION,
+    VERSION,
+    VERSION_FACTS,
+)
 from pipeline.aws.jobs import (
+    CONDITION_FILE,
     Build,
     input_uris,
     instances,
@@ -17,10 +29,11 @@ from pipeline.aws.jobs import (
     output_uri,
     service_retries,
     step,
+    training_job,
     volume_key,
 )
-from pipeline.aws.parameters import APPROVAL, CAPTURES
-from pipeline.card import DOMAIN, TASK, model_card
+from pipeline.aws.parameters import APPROVAL, CAPTURES, data_key_parameter
+from pipeline.card import DOMAIN, GENERATED, TASK, model_card
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Asynchronous, Deploy
 from pipeline.plan import StepPlan
@@ -217,6 +230,7 @@ def registration_step(build: Build, plan: StepPlan) -> Any:
         return Join(on="/", values=[output_uri(build, contract, output), name])
 
     registration = build.config.registration
+    card = model_card(build.config, build.plan, None, image=build.aws.image)
     evaluation = {"ContentType": JSON, "S3Uri": uri(MODEL_METRICS, "metrics_output", EVALUATION)}
     return step(
         build,
@@ -234,12 +248,32 @@ def registration_step(build: Build, plan: StepPlan) -> Any:
                 "SupportedTransformInstanceTypes": list(registration.transform_instances),
             },
             "ModelMetrics": {"ModelQuality": {"Statistics": evaluation}},
-            "CustomerMetadataProperties": {"condition_metric": build.config.condition.metric},
+            "CustomerMetadataProperties": _made_of(build),
             "Domain": DOMAIN,
             "Task": TASK,
             "SamplePayloadUrl": uri(PAYLOAD, "payload_sample", PAYLOAD_ARCHIVE),
             "SkipModelValidation": "None",
-            "ModelCard": {"ModelCardContent": model_card(build.config, None), "ModelCardStatus": "Draft"},
+            "ModelCard": {"ModelCardContent": card, "ModelCardStatus": "Draft"},
         },
         retry_policies=[service_retries(build.aws)],
     )
+
+
+def _made_of(build: Build) -> dict[str, Any]:
+    """Return what the version was made of, as texts; the local registry writes the same names."""
+    from sagemaker.core.workflow.execution_variables import ExecutionVariables
+    from sagemaker.core.workflow.functions import Join, JsonGet
+
+    def measured(name: str) -> Any:
+        path = f"{VERSION}.{name}"
+        fact = JsonGet(step_name=MODEL_METRICS.name, property_file=CONDITION_FILE, json_path=path)
+        return Join(on="", values=[fact])  # a text
+
+    return {
+        "condition_metric": build.config.condition.metric,
+        **{name: measured(name) for name in VERSION_FACTS},
+        "image": build.aws.image,
+        "data_key": build.parameters.get(data_key_parameter(DATA_LOADING.name), GENERATED),
+        "training_job": training_job(build),
+        "execution": ExecutionVariables.PIPELINE_EXECUTION_ARN,
+    }

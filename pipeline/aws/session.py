@@ -79,14 +79,18 @@ def offline_session(region: str, bucket: str) -> Any:
 
 @cache
 def partition_of(region: str) -> str:
-    """Return the partition of a region, e.g. aws-cn; raise ContractError for a text that is no region."""
+    """Return the partition of a region, e.g. aws-cn; raise ContractError for a text that is no region.
+
+    A session of botocore would read the profile, and fail for one that does not exist.
+    """
     try:
         from botocore.exceptions import UnknownRegionError
-        from botocore.session import Session
+        from botocore.loaders import Loader
+        from botocore.regions import EndpointResolver
     except ImportError as error:
         raise not_installed(error) from None
     try:
-        return Session().get_partition_for_region(region)
+        return EndpointResolver(Loader().load_data("endpoints")).get_partition_for_region(region)
     except UnknownRegionError:
         raise ContractError(f"aws.region: {region!r} is not a region of AWS", "Write, e.g., eu-west-1.") from None
 

@@ -1,10 +1,13 @@
 """Write the CloudFormation template of the account in which a configuration runs; makes no AWS calls."""
 
 import json
+import re
 from typing import Any
 
 from contracts.errors import ContractError
+from contracts.steps import PYTORCH_TRAINING
 from pipeline.aws.feasibility import check_places
+from pipeline.aws.jobs import EXECUTIONS
 from pipeline.aws.parameters import AwsPlan
 from pipeline.aws.permissions import PERMISSIONS, ROLE, SCHEDULE_ROLE, Account, repository_arn, statements
 from pipeline.aws.resolve import aws_plan
@@ -111,13 +114,20 @@ def _bucket(account: Account) -> dict[str, dict[str, Any]]:
     name = account.resolved.aws.bucket
     encryption = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": account.key}
     encrypted = {"ServerSideEncryptionByDefault": encryption, "BucketKeyEnabled": True}
+    earlier = {
+        "NoncurrentVersionExpiration": {"NoncurrentDays": _KEPT_DAYS},
+        "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": _UPLOAD_DAYS},
+    }
+    home, days = (
+        account.resolved.home.removeprefix(f"s3://{name}/"),
+        expiration_days(account.resolved.aws.cache_expires),
+    )
     rules = [
-        {
-            "Id": "earlier-versions",
-            "Status": "Enabled",
-            "NoncurrentVersionExpiration": {"NoncurrentDays": _KEPT_DAYS},
-            "AbortIncompleteMultipartUpload": {"DaysAfterInitiation": _UPLOAD_DAYS},
-        }
+        {"Id": "earlier-versions", "Status": "Enabled", **earlier},
+        *(
+            {"Id": folder, "Status": "Enabled", "Prefix": f"{home}/{folder}/", "ExpirationInDays": days}
+            for folder in (EXECUTIONS, PYTORCH_TRAINING.name, "checkpoints", "tensorboard")
+        ),
     ]
     blocked = ("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets")
     plain = {
@@ -142,6 +152,13 @@ def _bucket(account: Account) -> dict[str, dict[str, Any]]:
             "Properties": {"Bucket": {"Ref": "Bucket"}, "PolicyDocument": _policy([plain])},
         },
     }
+
+
+def expiration_days(cache_expires: str | None) -> int:
+    """Return the days after which outputs of executions are deleted: later than a step takes them from the cache."""
+    found = re.fullmatch(r"P(?:(\d+)D)?(T.*)?", cache_expires or "P0D")
+    assert found, "CacheAge has this form"
+    return _KEPT_DAYS + int(found[1] or 0) + (found[2] is not None)
 
 
 def _repository(account: Account) -> dict[str, dict[str, Any]]:

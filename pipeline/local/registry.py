@@ -13,8 +13,9 @@ from contracts.input_files import is_foreign, read_object
 from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
 from contracts.steps import ARCHIVED_MODEL, REGISTRATION
 from pipeline.card import DOMAIN, TASK, model_card
-from pipeline.condition import ConditionOutcome, read_measured_value
+from pipeline.condition import ConditionOutcome, read_measured_value, version_facts
 from pipeline.config import PipelineConfig
+from pipeline.plan import Plan
 
 PACKAGE_FILE = "model_package.json"
 _FIX = "Correct the file, or delete the folder of this version."
@@ -79,10 +80,13 @@ class LocalRegistry:
         environment: Mapping[str, str],
         package_digest: str,
         outcome: ConditionOutcome,
+        plan: Plan,
+        made_of: Mapping[str, str],
     ) -> RegisteredModel:
         """Add a version atomically.
 
         Args:
+            made_of: the image, the key of the data, the training job and the execution.
             inputs: folder of each input of the registration, by logical name.
             environment: the served model's variables.
         """
@@ -104,10 +108,12 @@ class LocalRegistry:
             },
             "CustomerMetadataProperties": {
                 "condition_metric": config.condition.metric,
+                **version_facts(inputs["metrics_output"]),
+                **made_of,
                 "decision": outcome.sentence(),
                 "package_digest": package_digest,
             },
-            "ModelCard": json.loads(model_card(config, outcome)),
+            "ModelCard": json.loads(model_card(config, plan, outcome, image=None)),
         }
         target = self.folder / str(version)
         with atomic_folder(target) as temporary:

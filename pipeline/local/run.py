@@ -30,6 +30,7 @@ from contracts.steps import (
     TRACKED,
     TRACKING,
 )
+from pipeline.card import GENERATED
 from pipeline.checks import check_local_input, check_metrics_columns
 from pipeline.condition import ConditionOutcome, check_condition, read_measured_value
 from pipeline.config import PipelineConfig
@@ -221,7 +222,13 @@ def run_or_reuse(state: Run, contract: StepContract) -> None:
                 assert state.outcome is not None
                 package = state.records[PACKAGE.name].outputs["packaged_model"]
                 model = state.registry.register(
-                    state.config, inputs=inputs, environment=environment, package_digest=package, outcome=state.outcome
+                    state.config,
+                    inputs=inputs,
+                    environment=environment,
+                    package_digest=package,
+                    outcome=state.outcome,
+                    plan=state.plan,
+                    made_of=_made_of(state),
                 )
                 result = {"version": model.version, "folder": str(model.folder.relative_to(state.root))}
             elif contract is BATCH_SCORE:
@@ -244,6 +251,17 @@ def run_or_reuse(state: Run, contract: StepContract) -> None:
         record = directory.complete(contract, state.digests, fingerprint=fingerprint, seconds=seconds, result=result)
         state.show(contract.name, "done", seconds=seconds, note=_note(contract, directory, result))
     state.directories[contract.name], state.records[contract.name] = directory, record
+
+
+def _made_of(state: Run) -> dict[str, str]:
+    """Return what the version was made of, beside what its evaluation says."""
+    data = [state.digests.of(path) for path in state.inputs(DATA_LOADING).values()]
+    return {
+        "image": state.code if state.image else f"none: processes of the code {state.code[:16]}",
+        "data_key": Fingerprint.of({"data": data}).digest(16) if data else GENERATED,
+        "training_job": str(state.directories[PYTORCH_TRAINING.name].folder.relative_to(state.root)),
+        "execution": str(state.root),
+    }
 
 
 def _not_tracked(state: Run, directory: StepDirectory) -> str | None:

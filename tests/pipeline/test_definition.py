@@ -19,13 +19,17 @@ from contracts.steps import (
     STEPS,
     TABULAR_PREPROCESSING,
     TRACKING,
+    VERSION_FACTS,
 )
 from pipeline import graph, plan
 from pipeline.aws import resolve
 from pipeline.aws.definition import definition
 from pipeline.aws.resolve import aws_plan
+from pipeline.aws.session import sagemaker_sdk
+from pipeline.card import model_card
 from pipeline.condition import check_condition
 from pipeline.graph import EDGES, Source, source
+from pipeline.plan import make_plan
 from testing.jobs import REPOSITORY
 from testing.pipelines import (
     AWS,
@@ -356,6 +360,51 @@ def test_the_package_that_is_registered_is_the_one_that_was_tested(full):
     card = json.loads(sent["ModelCard"]["ModelCardContent"])
     observed = card["evaluation_details"][0]["evaluation_observation"]
     assert observed.startswith("Required, without parameters of the execution: test/auroc at least 0.8")
+
+
+def test_a_version_says_what_it_was_made_of(full):
+    sent = arguments(full, REGISTRATION.name)
+    properties = sent["CustomerMetadataProperties"]
+    assert properties["image"] == IMAGE
+    assert properties["data_key"] == {"Get": "Parameters.DataLoadingDataKey"}
+    assert properties["execution"] == {"Get": "Execution.PipelineExecutionArn"}
+    assert properties["training_job"] == {"Get": "Steps.PyTorchTraining.TrainingJobName"}
+    for name in VERSION_FACTS:
+        (fact,) = properties[name]["Std:Join"]["Values"]
+        assert fact["Std:JsonGet"]["Path"] == f"version.{name}"
+    card = json.loads(sent["ModelCard"]["ModelCardContent"])
+    with sagemaker_sdk("eu-west-1"):
+        from sagemaker.core.shapes.model_card_shapes import ModelCardContent
+
+        ModelCardContent.model_validate(card)
+    job = card["training_details"]["training_job_details"]
+    assert job["training_environment"] == {"container_image": [IMAGE]}
+    changed = {each["name"]: each["value"] for each in job["hyper_parameters"]}
+    assert changed["lr"] == "0.002"
+    assert card["additional_information"]["custom_details"]["encoder_license"] == "none: no encoder is pretrained"
+
+
+def test_the_card_states_the_license_of_a_pretrained_encoder_or_that_it_is_not_stated():
+    hyperparameters = {**CONFIG["hyperparameters"], "tokenizer": "MiniLM", "encoder_config": {}, "lr": 2e-5}
+    for stated, shown in {"Apache-2.0": "Apache-2.0", "": "not stated: set registration.encoder_license"}.items():
+        config = configuration(registration={"encoder_license": stated}, hyperparameters=hyperparameters)
+        card = json.loads(model_card(config, make_plan(config, {}), None, image=None))
+        details = card["additional_information"]["custom_details"]
+        assert details == {"encoder": "MiniLM", "encoder_license": shown}
+        changed = card["training_details"]["training_job_details"]["hyper_parameters"]
+        assert "lr" not in [each["name"] for each in changed], "its value is the default"
+
+
+def test_packages_and_metrics_are_kept_in_another_folder_than_what_expires(full):
+    def folder(step, output=0):
+        outputs = arguments(full, step)["ProcessingOutputConfig"]["Outputs"]
+        return outputs[output]["S3Output"]["S3Uri"]["Std:Join"]["Values"][0].rpartition("/")[2]
+
+    kept = {name: folder(name) for name in ("Package", "Payload", "ModelMetricsComputation")}
+    assert set(kept.values()) == {"models"}
+    assert {folder(name) for name in ("DataLoading", "TabularPreprocessing")} == {"executions"}
+    scores = arguments(full, "BatchScore")["TransformOutput"]["S3OutputPath"]["Std:Join"]["Values"][0]
+    assert scores.endswith("/scores")
 
 
 REFUSED = {

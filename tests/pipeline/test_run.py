@@ -139,6 +139,14 @@ def test_the_registered_model_is_whole_and_was_tested(story):
     assert package["ModelApprovalStatus"] == "PendingManualApproval"
     assert "application/jsonlines" in package["InferenceSpecification"]["SupportedContentTypes"]
     assert package["CustomerMetadataProperties"]["decision"].startswith("test/auroc is ")
+    evaluated = json.loads((folder / "evaluation.json").read_text())["version"]
+    properties = package["CustomerMetadataProperties"]
+    assert properties.items() >= evaluated.items()
+    assert int(properties["training_rows"]) > 100
+    assert (story.root / properties["training_job"] / "step.json").is_file()
+    assert properties["data_key"] == "generated"
+    job = package["ModelCard"]["training_details"]["training_job_details"]
+    assert {"name": "lr", "value": "0.002"} in job["hyper_parameters"]
     (check,) = (story.root / "steps/Payload").glob("*/ml/processing/output/payload_check.json")
     assert check.stat().st_size
 

@@ -23,7 +23,7 @@ from pipeline.aws.deploy import start, upsert
 from pipeline.aws.monitor import put_metrics, schedule
 from pipeline.aws.permissions import CONDITIONS, PERMISSIONS, PUSH, RESOURCES, ROLE, SCHEDULE_ROLE, UPLOAD, Account
 from pipeline.aws.resolve import aws_plan
-from pipeline.aws.stack import stack
+from pipeline.aws.stack import expiration_days, stack
 from pipeline.commands import main
 from pipeline.config import PipelineConfig
 from testing.jobs import REPOSITORY
@@ -130,9 +130,19 @@ def test_the_bucket_is_versioned_private_and_only_reached_with_encryption() -> N
     bucket = made["Bucket"]["Properties"]
     assert bucket["VersioningConfiguration"] == {"Status": "Enabled"}
     assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
-    assert bucket["LifecycleConfiguration"]["Rules"][0]["NoncurrentVersionExpiration"] == {"NoncurrentDays": 30}
+    earlier, *expiring = bucket["LifecycleConfiguration"]["Rules"]
+    assert earlier["NoncurrentVersionExpiration"] == {"NoncurrentDays": 30}
+    home = "teams/risk/Stacked"
+    assert [(rule["Prefix"], rule["ExpirationInDays"]) for rule in expiring] == [
+        (f"{home}/{folder}/", 60) for folder in ("executions", "PyTorchTraining", "checkpoints", "tensorboard")
+    ]
     (denied,) = made["BucketPolicy"]["Properties"]["PolicyDocument"]["Statement"]
     assert (denied["Effect"], denied["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
+
+
+@pytest.mark.parametrize(("cache", "days"), [("P30D", 60), ("PT12H", 31), ("P1DT6H30M", 32), (None, 30)])
+def test_outputs_of_executions_are_deleted_after_the_step_cache_has_expired(cache: str | None, days: int) -> None:
+    assert expiration_days(cache) == days
 
 
 def test_what_has_data_stays_when_the_stack_is_deleted() -> None:

@@ -1,6 +1,7 @@
 """ModelMetricsComputation: what it says of predictions, and what it refuses."""
 
 import json
+import subprocess
 import tarfile
 import tracemalloc
 from pathlib import Path
@@ -18,6 +19,8 @@ from container.evaluation.slices import MISSING, OTHERS, slices
 from container.steps.metrics.read_predictions import find_predictions, score_columns
 from contracts.errors import ContractError
 from contracts.paths import JobPaths
+from contracts.revision import revision
+from testing.jobs import REPOSITORY
 from testing.jobs import metrics as job_metrics
 from testing.step_runs import input_folder, message, output_folder, run_step
 
@@ -97,15 +100,42 @@ def test_evaluation_json_has_the_deciding_metric_in_the_model_registrys_format(t
     report = compute(tmp_path, DECISION_METRIC="val/average_precision")
     found = read(tmp_path, "evaluation.json")
     assert found["decision"] == {"metric": "val/average_precision", "value": report["val/average_precision"]}
+    assert found["version"]["metric_interval_95"] == "none"
     statistics = found["binary_classification_metrics"]
     assert statistics["auc"]["value"] == report["val/auroc"]
     assert sum(sum(row.values()) for row in statistics["confusion_matrix"].values()) == 300
 
 
+def test_evaluation_json_has_texts_that_describe_a_version(tmp_path: Path) -> None:
+    lay_out(tmp_path)
+    processed = input_folder(tmp_path, "metrics", "processed_data")
+    for name, rows in (("data_profile.json", 700), ("data_profile-algo-2.json", 77)):
+        (processed / name).write_text(json.dumps({"splits": {"train": {"rows": rows}}}))
+    report = compute(tmp_path, DECISION_METRIC="val/auroc")
+    low, high = report["intervals_95"]["val"]["auroc"]
+    assert read(tmp_path, "evaluation.json")["version"] == {
+        "metric_value": f"{report['val/auroc']:.6g}",
+        "metric_interval_95": f"{low:.6g} to {high:.6g}",
+        "measured_on": "300 labelled records of val",
+        "training_rows": "777",
+        "commit": revision(),
+    }
+
+
+def test_a_commit_is_that_of_the_image_or_of_the_checkout(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRAINER_REVISION", raising=False)
+    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=REPOSITORY, capture_output=True, text=True).stdout.strip()
+    assert revision().removesuffix("-dirty") == head
+    monkeypatch.setenv("TRAINER_REVISION", "abc")
+    assert revision() == "abc"
+
+
 def test_an_undefined_metric_decides_with_null(tmp_path: Path) -> None:
     lay_out(tmp_path, test=scored(50).assign(label=0))
     compute(tmp_path)
-    assert read(tmp_path, "evaluation.json")["decision"]["value"] is None
+    found = read(tmp_path, "evaluation.json")
+    assert found["decision"]["value"] is None
+    assert (found["version"]["metric_value"], found["version"]["training_rows"]) == ("undefined", "unknown")
     assert "no curve" not in read(tmp_path, "metrics.json")["undefined"]["test/auroc"]
 
 

@@ -7,6 +7,8 @@ from container.decision.decision import Decision, Threshold
 from container.evaluation.analysis import SplitAnalysis, metrics_json
 from container.evaluation.curves import thin
 from container.evaluation.model_metrics import ModelMetrics, SplitMetrics
+from contracts.revision import UNKNOWN, revision
+from contracts.steps import VERSION_FACTS
 
 
 def metrics_content(metrics: ModelMetrics) -> dict[str, Any]:
@@ -39,6 +41,21 @@ def report_content(metrics: ModelMetrics) -> dict[str, Any]:
         },
         "curves": {name: _curves(split.analysis) for name, split in metrics.splits.items()},
     }
+
+
+def version_facts(metrics: ModelMetrics, *, metric: str, training_rows: int | None) -> dict[str, str]:
+    """Return what describes a registered version, by contracts.steps.VERSION_FACTS: texts, none of which is missing."""
+    split, _, name = metric.partition("/")
+    analysis = metrics.splits[split].analysis
+    value, interval = metrics_content(metrics)[metric], analysis.intervals.get(name)
+    texts = (
+        "undefined" if value is None else f"{value:.6g}",
+        "none" if interval is None else f"{interval[0]:.6g} to {interval[1]:.6g}",
+        f"{analysis.labelled} labelled records of {split}",
+        UNKNOWN if training_rows is None else str(training_rows),
+        revision(),
+    )
+    return dict(zip(VERSION_FACTS, texts, strict=True))
 
 
 def model_statistics(metrics: ModelMetrics, *, split: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from container.steps.metrics.read_predictions import (
     read_split,
     score_columns,
 )
-from container.steps.metrics.reports import metrics_content, model_statistics, report_content
+from container.steps.metrics.reports import metrics_content, model_statistics, report_content, version_facts
 from container.steps.metrics.summary import metrics_summary
 from container.steps.program import StepRun
 from container.tables.data_files import data_files
@@ -31,7 +31,7 @@ from container.tables.values import keys, numbers
 from contracts import artifacts
 from contracts.errors import ContractError, shown
 from contracts.metrics_settings import ModelMetricsSettings
-from contracts.steps import EVALUATION, METRICS_REPORT, METRICS_SUMMARY
+from contracts.steps import EVALUATION, METRICS_REPORT, METRICS_SUMMARY, VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -282,6 +282,7 @@ def _write(step: StepRun, metrics: ModelMetrics) -> None:
         )
     evaluation = {
         "decision": {"metric": decides, "value": values[decides]},
+        VERSION: version_facts(metrics, metric=decides, training_rows=_training_rows(step.input("processed_data"))),
         "metrics": values,
         **model_statistics(metrics, split=decides.partition("/")[0]),
     }
@@ -297,6 +298,13 @@ def _write(step: StepRun, metrics: ModelMetrics) -> None:
         written = write_metric_plots(step.output("plots_output"), metrics)
         logger.info("%d plots in %s.", len(written), written[0].parent)
     logger.info("Metrics:\n%s", summary)
+
+
+def _training_rows(processed: Path | None) -> int | None:
+    """Return the rows of train by the profiles of the data, of which each host of the preprocessing writes one."""
+    profiles = sorted(processed.glob("data_profile*.json")) if processed else []
+    rows = [json.loads(path.read_text("utf-8")).get("splits", {}).get("train", {}).get("rows") for path in profiles]
+    return sum(rows) if rows and None not in rows else None
 
 
 def _write_json(path: Path, content: Mapping[str, Any]) -> None:
