@@ -217,7 +217,7 @@ def _write(
     blend = None if companion is None else companion.blend
     try:
         with silenced():
-            with calls_of_layers(model, _trace) as functions:
+            with calls_of_layers(model, _trace, inputs=inputs, dims=dynamic) as functions:
                 program = _trace(
                     _Probabilities(model, len(hp.text_fields), decision=decision, blend=blend),
                     tuple(inputs),

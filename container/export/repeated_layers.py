@@ -1,14 +1,16 @@
-"""Trace one of an encoder's layers, and call it as a function for each of them.
+"""Trace one of several equal modules, and call it as a function for each of them.
 
-Tracing takes nearly all the time of an export, and grows with the number of layers.
+Tracing takes nearly all the time of an export, and grows with the number of layers and of networks.
 """
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any
 
 import onnx_ir
 import torch
+from onnx_ir.convenience import replace_all_uses_with
 from onnx_ir.passes import Sequential, common
 from onnxscript import optimizer
 from torch import Tensor, nn
@@ -16,50 +18,49 @@ from torch.export import Dim
 from torch.onnx import ONNXProgram
 
 from container.models.attention import DenseLayout
+from container.models.classifier import Classifier
 from container.models.encoder import TextEncoder
-from container.models.ensemble import Network
+from container.models.ensemble import Ensemble, Network
 
 _DOMAIN = "repeated_layers"
 _FEWEST = 3  # equal layers; a trace of one takes as long as the traces of two in the graph
-Trace = Callable[[nn.Module, tuple[Tensor, ...], tuple[dict[int, Dim], ...]], ONNXProgram]
+Dims = dict[int, Dim]
+Trace = Callable[[nn.Module, tuple[Tensor, ...], Any], ONNXProgram]
+Compute = Callable[..., list[Tensor]]  # of a module and tensors
 
 
 @contextmanager
-def calls_of_layers(model: Network, trace: Trace) -> Iterator[list[onnx_ir.Function]]:
-    """Make the equal layers of the encoders of `model` call a function, in a graph that is traced in this context.
+def calls_of_layers(
+    model: Network, trace: Trace, *, inputs: Sequence[Tensor], dims: Sequence[Dims]
+) -> Iterator[list[onnx_ir.Function]]:
+    """Make equal modules of `model` call functions, in a graph that is traced in this context.
 
-    Encoders with equal configs call the same function.
+    These are the networks of an ensemble, or the equal layers of a network's encoders.
 
     Args:
         trace: traces a module with the inputs and their dynamic dimensions, without optimizing the graph.
+        inputs: input_ids and attention_mask of each text [B, C, T], then the table.
+        dims: the dynamic dimensions of each of `inputs`.
 
     Yields:
         The functions, for `inline_layers`.
     """
-    equal: dict[tuple[int, str], list[nn.Module]] = {}  # by the encoder's width and config
-    for encoder in (module for module in model.modules() if isinstance(module, TextEncoder)):
-        kind = encoder.width, encoder.backbone.config.to_json_string()
-        equal.setdefault(kind, []).extend(encoder.repeated_layers)
-    functions: list[onnx_ir.Function] = []
-    replaced: list[nn.Module] = []
-    try:
-        for (width, _), layers in equal.items():
-            if len(layers) < _FEWEST:
-                continue
-            functions.append(_function(layers[0], width, name=f"layer_{len(functions)}", trace=trace))
-            for layer in layers:
-                layer.forward = _Call(layer, functions[-1].name)
-                replaced.append(layer)
+    with ExitStack() as replaced:
+        if not isinstance(model, Ensemble):
+            yield _call_layers(model, trace, replaced)
+            return
+        with ExitStack() as replaced_in_first:
+            functions = _call_layers(model.members[0], trace, replaced_in_first)
+            functions += _functions_of(model.members[0], trace, inputs=inputs, dims=dims)
+        for network in model.members:
+            _call_methods(network, functions[-2:], replaced)
         yield functions
-    finally:
-        for layer in replaced:
-            del layer.forward
 
 
 def inline_layers(functions: list[onnx_ir.Function], model: onnx_ir.Model) -> None:
     """Optimize the graph of `model` and the functions that it calls, and replace the calls by the functions' nodes."""
     model.functions.update({function.identifier(): function for function in functions})
-    optimizer.optimize(model, inline=False)  # every function once, not the nodes of every layer
+    optimizer.optimize(model, inline=False)  # every function once, not the nodes of every call
     for function in functions:  # a dimension has one name in all calls, but another size for each text
         for node in function:
             for value in node.outputs:
@@ -74,32 +75,122 @@ def inline_layers(functions: list[onnx_ir.Function], model: onnx_ir.Model) -> No
     )(model)
 
 
-class _Call:
-    """Stand for the forward of `layer`: a call of the function `name` with the weights of the layer."""
+def _call_layers(model: Classifier, trace: Trace, replaced: ExitStack) -> list[onnx_ir.Function]:
+    """Make the equal layers of the encoders call a function; encoders with equal configs call the same one."""
+    equal: dict[tuple[int, str], list[nn.Module]] = {}  # by the encoder's width and config
+    for encoder in (module for module in model.modules() if isinstance(module, TextEncoder)):
+        kind = encoder.width, encoder.backbone.config.to_json_string()
+        equal.setdefault(kind, []).extend(encoder.repeated_layers)
+    chunks, length = Dim("layer_chunks"), Dim("layer_length")
+    functions: list[onnx_ir.Function] = []
+    for (width, _), layers in equal.items():
+        if len(layers) < _FEWEST:
+            continue
+        inputs = torch.zeros(2, 3, width), torch.zeros(2, 1, 1, 3)  # [S, T, d], and the bias of the scores [S, 1, 1, T]
+        dims = {0: chunks, 1: length}, {0: chunks, 3: length}
+        function = _function(f"layer_{len(functions)}", layers[0], _layer, trace=trace, inputs=inputs, dims=dims)
+        functions.append(function)
+        for layer in layers:
+            _replace(layer, "forward", partial(_call_layer, function, layer), replaced)
+    return functions
 
-    def __init__(self, layer: nn.Module, name: str) -> None:
-        self.layer, self.name = layer, name
 
-    def __call__(self, hidden: Tensor, *_: Any, layout: DenseLayout, **__: Any) -> Tensor:
-        inputs = (hidden, layout.bias(None, hidden.dtype), *self.layer.parameters())
-        return torch.onnx.ops.symbolic(f"{_DOMAIN}::{self.name}", inputs, dtype=hidden.dtype, shape=hidden.shape)
+def _call_layer(
+    function: onnx_ir.Function, layer: nn.Module, hidden: Tensor, *_: Any, layout: DenseLayout, **__: Any
+) -> Tensor:
+    return _call(function, layer, [hidden, layout.bias(None, hidden.dtype)], shapes=[hidden.shape])[0]
+
+
+def _layer(layer: nn.Module, hidden: Tensor, bias: Tensor) -> list[Tensor]:
+    return [layer(hidden, layout=DenseLayout(mask=bias, biases={None: bias}))]
+
+
+def _encode(network: Classifier, *texts: Tensor) -> list[Tensor]:
+    return network.encode_dense(list(zip(texts[::2], texts[1::2], strict=True)))
+
+
+def _head(network: Classifier, *inputs: Tensor) -> list[Tensor]:
+    count = len(network.branches)
+    table = inputs[2 * count] if network.tabular is not None else None
+    return [network.head_dense(list(inputs[:count]), inputs[count : 2 * count], table)]
+
+
+def _functions_of(
+    network: Classifier, trace: Trace, *, inputs: Sequence[Tensor], dims: Sequence[Dims]
+) -> list[onnx_ir.Function]:
+    """Return a function of the texts, that returns their features, and one of these, the masks and the table."""
+    count, batch = len(network.branches), dims[0][0]
+    texts, table = slice(2 * count), slice(2 * count, 2 * count + (network.tabular is not None))
+    with torch.no_grad():
+        features = _encode(network, *inputs[texts])
+    lengths = [{0: batch, 1: Dim(f"tokens_{i}")} for i in range(count)]  # of a record, C * T
+    of_features = [each if values.ndim == 3 else {0: batch} for each, values in zip(lengths, features, strict=True)]
+    masks = [mask.flatten(1) for mask in inputs[texts][1::2]]
+    of_head = (*features, *masks, *inputs[table])
+    head_dims = (*of_features, *lengths, *dims[table])
+    encode = _function("encode", network, _encode, trace=trace, inputs=inputs[texts], dims=dims[texts])
+    return [encode, _function("head", network, _head, trace=trace, inputs=of_head, dims=head_dims)]
+
+
+def _call_methods(network: Classifier, functions: Sequence[onnx_ir.Function], replaced: ExitStack) -> None:
+    """Make the methods of `network` call the functions that `_functions_of` returns."""
+    encode, head = functions
+
+    def encode_dense(texts: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
+        shapes = []
+        for output, (ids, _) in zip(encode.outputs, texts, strict=True):
+            assert output.shape is not None
+            tokens = [ids.shape[1] * ids.shape[2]] if len(output.shape) == 3 else []
+            shapes.append([ids.shape[0], *tokens, output.shape[-1]])
+        return _call(encode, network, [tensor for pair in texts for tensor in pair], shapes=shapes)
+
+    def head_dense(features: list[Tensor], masks: Sequence[Tensor], tabular: Tensor | None) -> Tensor:
+        inputs = [*features, *(mask.flatten(1) for mask in masks), *([] if network.tabular is None else [tabular])]
+        logits = head.outputs[0].shape
+        assert logits is not None
+        return _call(head, network, inputs, shapes=[[inputs[0].shape[0], logits[-1]]])[0]
+
+    _replace(network, "encode_dense", encode_dense, replaced)
+    _replace(network, "head_dense", head_dense, replaced)
+
+
+def _replace(module: nn.Module, name: str, method: Callable[..., Any], replaced: ExitStack) -> None:
+    setattr(module, name, method)
+    replaced.callback(delattr, module, name)
 
 
 class _Body(nn.Module):
-    def __init__(self, layer: nn.Module) -> None:
+    def __init__(self, module: nn.Module, compute: Compute) -> None:
         super().__init__()
-        self.layer = layer
+        self.module, self.compute = module, compute
 
-    def forward(self, hidden: Tensor, bias: Tensor) -> Tensor:
-        return self.layer(hidden, layout=DenseLayout(mask=bias, biases={None: bias}))
+    def forward(self, *inputs: Tensor) -> list[Tensor]:
+        return self.compute(self.module, *inputs)
 
 
-def _function(layer: nn.Module, width: int, *, name: str, trace: Trace) -> onnx_ir.Function:
-    """Return a function of the hidden states [S, T, d], the bias of the scores [S, 1, 1, T] and the layer's weights."""
-    chunks, length = Dim("layer_chunks"), Dim("layer_length")
-    inputs = torch.zeros(2, 3, width), torch.zeros(2, 1, 1, 3)
-    graph = trace(_Body(layer), inputs, ({0: chunks, 1: length}, {0: chunks, 3: length})).model.graph
-    weights = [f"layer.{name}" for name, _ in layer.named_parameters()]
+def _function(
+    name: str, module: nn.Module, compute: Compute, *, trace: Trace, inputs: Sequence[Tensor], dims: Sequence[Dims]
+) -> onnx_ir.Function:
+    """Return `compute` as a function of the inputs and of the weights of `module`."""
+    graph = trace(_Body(module, compute), tuple(inputs), {"inputs": tuple(dims)}).model.graph
+    weights = [f"module.{name}" for name, _ in _weights(module)]
     graph.inputs.extend(graph.initializers.pop(name, None) or onnx_ir.Value(name=name) for name in weights)
-    assert not graph.initializers, f"{list(graph.initializers)} are no weights of the layer"
+    for value in graph.initializers.values():  # constants, which equal modules have in common; a function has none
+        constant = onnx_ir.node("Constant", [], {"value": value.const_value})
+        replace_all_uses_with(value, constant.outputs[0])
+        graph.insert_before(graph[0], constant)
+    graph.initializers.clear()
     return onnx_ir.Function(_DOMAIN, name, graph=graph, attributes=())
+
+
+def _call(
+    function: onnx_ir.Function, module: nn.Module, inputs: Sequence[Tensor], *, shapes: Sequence[Sequence[Any]]
+) -> list[Tensor]:
+    """Call the function in the graph that is traced, with the weights of `module`; return float32 of `shapes`."""
+    operands = (*inputs, *(weight for _, weight in _weights(module)))
+    operator, dtypes = f"{_DOMAIN}::{function.name}", [torch.float32] * len(shapes)
+    return list(torch.onnx.ops.symbolic_multi_out(operator, operands, dtypes=dtypes, shapes=shapes))
+
+
+def _weights(module: nn.Module) -> list[tuple[str, Tensor]]:
+    return [*module.named_parameters(), *module.named_buffers()]

@@ -24,6 +24,7 @@ from container.export.onnx import OnnxReport, check_parity, export_onnx
 from container.models.attention import DenseLayout
 from container.models.build import build_classifier
 from container.models.classifier import Classifier
+from container.models.ensemble import Ensemble
 from container.models.families import encoder_family
 from container.preprocessing.numeric_transform import NumericTransformParameters
 from contracts.errors import ContractError
@@ -87,7 +88,7 @@ SHAPES = [[[2]], [[MAX_LENGTH]], [[3], [2]], [[4, 2, 9]], [[7, 30], [2], [5, 5, 
 class Exported:
     case: Case
     hp: Hyperparameters
-    model: Classifier
+    model: Any  # Classifier or Ensemble
     path: Path
     report: OnnxReport
 
@@ -121,8 +122,10 @@ def _batch(case: Case, chunks: list[list[int]], *, seed: int = 0) -> PackedBatch
     return packed_batch(*texts[: len(case.families)], tabular_dim=case.tabular_dim, seed=seed)
 
 
-def _export(case: Case, folder: Path) -> Exported:
+def _export(case: Case, folder: Path, *, networks: int = 1) -> Exported:
     hp, model = _build(case, folder)
+    if networks > 1:
+        model = Ensemble([model, *(_build(case, folder)[1] for _ in range(networks - 1))])
     report = export_onnx(model, hp, folder / "model.onnx", samples=[_batch(case, [[5, 9], [12], [3]])])
     return Exported(case, hp, model.eval(), folder / "model.onnx", report)
 
@@ -314,6 +317,26 @@ def test_a_deeper_encoder_is_not_traced_more_often(tmp_path: Path, monkeypatch: 
         model = build_classifier(hp, files, tabular_dim=0, numeric_transform=standard_transform(0))
         export_onnx(model, hp, tmp_path / "model.onnx", samples=[packed_batch([[5, 9]])])
     assert [len(each) for each in traced] == [2, 2]  # one of the equal layers, and the last
+
+
+@pytest.mark.parametrize("name", long_except(["cross attention, table"], CASES))
+def test_several_networks_give_the_mean_of_their_probabilities_for_every_shape(name: str, tmp_path: Path) -> None:
+    made = _export(CASES[name], tmp_path, networks=2)
+    for seed, chunks in enumerate(SHAPES):
+        batch = _batch(made.case, chunks, seed=seed)
+        with torch.no_grad():
+            expected = torch.stack([each(batch).softmax(-1) for each in made.model.members]).mean(0).numpy()
+        np.testing.assert_allclose(run(made.path, _feed(made, batch)), expected, rtol=0, atol=1e-5)
+    assert np.ptp(expected[:, 0]) > 1e-3
+
+
+def test_more_networks_are_not_traced_more_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    traced, forward = set[int](), BertLayer.forward
+    monkeypatch.setattr(BertLayer, "forward", lambda layer, *args, **named: (
+        traced.add(id(layer)) if torch.compiler.is_exporting() else None, forward(layer, *args, **named)
+    )[1])  # fmt: skip
+    _export(CASES["bert"], tmp_path, networks=3)
+    assert len(traced) == 2  # one of the equal layers, and the last
 
 
 def test_exporting_leaves_the_model_as_it_was(tmp_path: Path) -> None:

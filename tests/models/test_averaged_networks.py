@@ -5,9 +5,7 @@ import pytest
 import torch
 
 from container.decision.softmax import log_mean_probabilities
-from container.export.onnx import check_parity, export_onnx
 from container.models.ensemble import Ensemble
-from testing.encoder_families import hyperparameters
 from tests.models.test_models import batch_for, build
 
 TABLE = {"model_class": "trimodal_cross_attn", "tabular_dim": 3}
@@ -45,21 +43,6 @@ def test_numpy_computes_the_same_mean(networks, batch):
     with torch.no_grad():
         logits = [member(batch).numpy() for member in networks]
     np.testing.assert_allclose(np.exp(log_mean_probabilities(logits)), mean_of(networks, batch).numpy(), atol=1e-6)
-
-
-def test_one_graph_with_the_inputs_of_one_network_gives_the_mean_of_all(tmp_path):
-    networks = [build(tmp_path, seed=seed, tabular_dim=3, model_class="multimodal_bert").eval() for seed in (1, 2)]
-    batch = batch_for(networks[0], tabular_dim=3)
-    hp = hyperparameters(model_class="multimodal_bert")
-    path = tmp_path / "model.onnx"
-    export_onnx(Ensemble(networks), hp, path, samples=[batch])
-
-    class Mean(Ensemble):
-        def forward(self, batch):
-            return mean_of(self.members, batch).log()
-
-    _, difference = check_parity(Mean(networks), hp, path, samples=[batch])
-    assert difference < 1e-5
 
 
 def test_the_names_of_its_weights_begin_with_the_number_of_the_member(networks):
