@@ -48,7 +48,7 @@ def ended_in_every_way(tmp_path_factory):
         "import sys; from benchmarks import gpu_check; from tests.gpu_check_steps import STEPS; "
         "gpu_check.steps_of = lambda _: STEPS; sys.exit(gpu_check.main())"
     )
-    printed = run(*TINY, "--minutes", 1, "--out", out, program=("-c", program), expect=1)
+    printed = run(*TINY, "--minutes", 9, "--out", out, program=("-c", program), expect=1)
     return printed, Results.open(out)
 
 

@@ -24,9 +24,9 @@ def test_another_setting_is_refused_at_once_and_a_fresh_start_keeps_the_results_
 
     assert main(train) == 1
     printed = capfd.readouterr()
-    assert printed.err.startswith("gradient_clip_val: the checkpoint in ")
+    assert printed.err.startswith("lr: the checkpoint in ")
     assert "train --fresh" in printed.err
-    assert (printed.out + printed.err).count("(also changed: lr, optimizer)") == 1
+    assert (printed.out + printed.err).count("(also changed: optimizer, gradient_clip_val)") == 1
     assert "Traceback" not in printed.out + printed.err
     assert "Traceback" in paths.failure_files[0].read_text()
 

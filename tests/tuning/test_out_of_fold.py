@@ -213,8 +213,8 @@ def table_of(paths, name):
 def test_a_preset_lets_all_rows_of_a_small_table_decide_and_says_so(finished):
     paths, log = finished
     saved = json.loads((paths.model / "hyperparameters.json").read_text())
-    assert (saved["choose_on"], saved["cross_fit"], saved["calibration"]) == ("out_of_fold", 8, "temperature")
-    assert "preset recommended: cross_fit=8, because train and val have 40 labelled rows" in log
+    assert (saved["choose_on"], saved["cross_fit"], saved["calibration"]) == ("out_of_fold", 5, "temperature")
+    assert "preset recommended: cross_fit=5, because train and val have 40 labelled rows" in log
     assert "val/auroc out of fold: fold-0 " in log
     report = (paths.output_data / "report.html").read_text()
     assert "fitted out of fold (40 records)" in report
