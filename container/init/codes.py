@@ -54,7 +54,7 @@ def facts_of_values(facts: ColumnFacts) -> tuple[float, ...]:
     """Return the features that the values give."""
     least, largest = facts.bounds
     mean, deviation = facts.moments
-    cells = min(facts.filled, _MOST_CELLS)
+    cells = min(len(facts.keys), _MOST_CELLS)
     distinct, span = min(facts.distinct, cells), largest - least
     return (
         math.log1p(distinct),

@@ -51,16 +51,10 @@ class ColumnFacts(ColumnSample):
     Attributes:
         rows: of the table.
         empty: share of cells in all rows without a text, and without a number (NA).
-        sample, given, decimal_comma, day_first: as in ColumnSample.
     """
 
-    name: str
-    rows: int
-    empty: tuple[float, float]
-    sample: pa.Array
-    given: ColumnNotations | None = None
-    decimal_comma: bool | None = None
-    day_first: bool | None = None
+    rows: int = 0
+    empty: tuple[float, float] = (0.0, 0.0)
 
     @property
     def missing(self) -> float:
@@ -68,16 +62,6 @@ class ColumnFacts(ColumnSample):
         if self.is_number or self.date_format is not None:
             return (self.notations.numbers if self.is_number else self.notations.dates).missing_share
         return self.empty[0]
-
-    @property
-    def filled(self) -> int:
-        """The number of cells that are not empty."""
-        return len(self.keys)
-
-    @property
-    def repeats(self) -> float:
-        """The share of the cells whose value an earlier cell has."""
-        return 1 - self.distinct / max(self.filled, 1)
 
     @cached_property
     def bounds(self) -> tuple[float, float]:
@@ -218,12 +202,6 @@ class ColumnFacts(ColumnSample):
         """Whether the cells are names of persons, such as Ada Lovelace."""
         return self.name_words[-1:] == ["name"] and len(self.name_words) <= 2 and self._most(_PERSON)
 
-    @property
-    def name_words(self) -> list[str]:
-        """The words of the column's name, in lower case: CustomerID, customer_id and Customer Id2 are alike."""
-        spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", self.name)
-        return re.findall(r"[^\W\d_]+|\d+", spaced.lower())
-
     def is_named(self, *kinds: str, last: bool = False) -> bool:
         """Whether the name, or its last word, has a word of these kinds of NAMES."""
         words = self.name_words[-1:] if last else self.name_words
@@ -265,7 +243,7 @@ def facts_of(
     for name in sample.column_names:
         as_text, as_number = (count / max(rows, 1) for count in missing[name])
         given = None if notations is None else notations[name]
-        facts[name] = ColumnFacts(name, rows, (as_text, as_number), contiguous(sample[name]), given)
+        facts[name] = ColumnFacts(name, contiguous(sample[name]), given, rows=rows, empty=(as_text, as_number))
     comma, day_first = _customs([each.notations for each in facts.values()])
     return {name: replace(each, decimal_comma=comma, day_first=day_first) for name, each in facts.items()}
 

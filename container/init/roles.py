@@ -128,7 +128,7 @@ def role_of(facts: ColumnFacts) -> tuple[Role, str]:
     """Return the role of a column beside others, and the reason."""
     if not facts.distinct:
         return "ignored", "empty"
-    if facts.missing > NEARLY_EMPTY and facts.filled < FEWEST_FILLED:
+    if facts.missing > NEARLY_EMPTY and len(facts.keys) < FEWEST_FILLED:
         return "ignored", f"nearly empty: {facts.missing:.0%} missing"
     if facts.distinct == 1:
         return ("category", "one value, or missing") if facts.missing else ("ignored", "constant")
@@ -140,7 +140,7 @@ def role_of(facts: ColumnFacts) -> tuple[Role, str]:
 
 
 def _role_of_numbers(facts: ColumnFacts) -> tuple[Role, str]:
-    enough, unique = facts.filled >= FEWEST, not facts.repeats and not facts.missing
+    enough, unique = len(facts.keys) >= FEWEST, not facts.repeats and not facts.missing
     if enough and facts.is_dense:
         return "id", "unique whole numbers, like a counter"
     if sign := facts.code_reason:
@@ -163,7 +163,7 @@ def _role_of_numbers(facts: ColumnFacts) -> tuple[Role, str]:
 
 
 def _role_of_texts(facts: ColumnFacts) -> tuple[Role, str]:
-    enough, several = facts.filled >= FEWEST, facts.words >= 1.2
+    enough, several = len(facts.keys) >= FEWEST, facts.words >= 1.2
     new = 1 - facts.repeats  # share of the cells with a value that no earlier cell has
     like_code = facts.is_named_code or any(any(sign.isdigit() for sign in value) for value in facts.examples(20))
     if enough and not several and facts.repeats <= UNIQUE and not facts.is_named_code and facts.written_as_values:

@@ -125,7 +125,7 @@ def test_a_role_that_the_cells_contradict_is_an_error(role):
 
 @pytest.mark.parametrize("role", ["number", "date"])
 def test_an_empty_column_is_neither_number_nor_date(role):
-    facts = {"a": ColumnFacts("a", 2, (1.0, 1.0), pa.nulls(2, pa.string()))}
+    facts = {"a": ColumnFacts("a", pa.nulls(2, pa.string()), rows=2, empty=(1.0, 1.0))}
     with pytest.raises(ContractError, match="--x: column 'a': every cell is empty\nLeave out --x."):
         decide_roles({**facts, "y": facts["a"]}, label="y", given={"a": (role, "--x")})
 
@@ -140,13 +140,13 @@ def test_a_column_with_the_name_of_a_part_of_a_date_is_ignored():
 
 
 def test_times_with_and_without_a_zone_are_no_dates():
-    facts = {"a": ColumnFacts("a", 2, (0.0, 0.0), pa.array(["2026-01-01T10:00:00", "2026-01-01T10:00:00Z"]))}
+    facts = {"a": ColumnFacts("a", pa.array(["2026-01-01T10:00:00", "2026-01-01T10:00:00Z"]), rows=2, empty=(0.0, 0.0))}
     with pytest.raises(ContractError, match="--date: column 'a': some times have a time zone, and others have none"):
         decide_roles({**facts, "y": facts["a"]}, label="y", given={"a": ("date", "--date")})
 
 
 def test_a_column_that_the_table_lacks_is_an_error_with_the_nearest_name():
-    facts = {"price": ColumnFacts("price", 2, (0.0, 0.0), pa.array(["1", "2"]))}
+    facts = {"price": ColumnFacts("price", pa.array(["1", "2"]), rows=2, empty=(0.0, 0.0))}
     with pytest.raises(ContractError, match="no column 'prize'.*'price'"):
         decide_roles(facts, label="prize", given={})
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from container.steps.preprocess.data_profile import DataProfile, profile_text
+from container.steps.preprocess.data_profile import DataProfile, describe, profile_text
 from container.steps.preprocess.row_split import (
     TEST,
     TRAIN,
@@ -481,6 +481,11 @@ def test_the_profile_counts_and_describes(tmp_path: Path) -> None:
     }  # fmt: skip
     text = (output_folder(tmp_path, "preprocess", "processed_data") / "data_profile.txt").read_text()
     assert "404 rows with 6 columns, from 3 file(s)." in text
+
+
+@pytest.mark.parametrize(("name", "kind"), [("created_at", "time"), ("amount", "number")])
+def test_seconds_since_1970_are_times_in_a_column_that_is_named_so(name: str, kind: str) -> None:
+    assert describe(pa.chunked_array([[1735689600, 1735693200]]), name)["kind"] == kind
 
 
 def profile_of(*parts: pa.Table, id_column: str | None) -> DataProfile:

@@ -1,5 +1,6 @@
 """Describe a column: its values in a sample, and how its numbers or dates are written in all rows."""
 
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -59,6 +60,7 @@ class ColumnNotations:
             self.dates.add(column, may_skip=True)
 
 
+@dataclass(frozen=True)
 class ColumnSample:
     """What the cells of a column are.
 
@@ -115,7 +117,9 @@ class ColumnSample:
 
     @property
     def name_words(self) -> list[str]:
-        return []
+        """The words of the column's name, in lower case: CustomerID, customer_id and Customer Id2 are alike."""
+        spaced = re.sub(r"([a-z])([A-Z])", r"\1 \2", self.name)
+        return re.findall(r"[^\W\d_]+|\d+", spaced.lower())
 
     @cached_property
     def number_format(self) -> str | None:
@@ -157,11 +161,3 @@ class ColumnSample:
         """The numbers of a column with a notation; NaN where one is missing. [S]"""
         written: NumberFormat | None = self.number_format or None  # pyright: ignore[reportAssignmentType] - is_number
         return numbers(self.sample, self.name, origin=Origin(), written=written, missing=self.notations.missing)
-
-
-@dataclass(frozen=True)
-class NamedSample(ColumnSample):
-    """The sample of a column alone."""
-
-    name: str
-    sample: pa.Array

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from container.preprocessing.labels import label_order
-from container.steps.preprocess.column_sample import ColumnSample, NamedSample
+from container.steps.preprocess.column_sample import ColumnSample
 from container.tables.dates import read_dates
 from container.tables.duplicate_ids import DuplicateIds, count_shared
 from container.tables.number_notations import MISSING_NUMBERS, NULL
@@ -130,14 +130,14 @@ class DataProfile:
 
 def describe(column: pa.ChunkedArray, name: str) -> dict[str, Any]:
     """Return the kind of a column's sample, and the facts for this kind."""
-    sample = NamedSample(name, contiguous(column))
+    sample = ColumnSample(name, contiguous(column))
     count = {"distinct": sample.distinct}
     if not sample.distinct:
         return {"kind": "empty", **count}
-    if sample.is_number:
-        return {"kind": "number", **count, **_distribution(sample.numbers[np.isfinite(sample.numbers)])}
     if sample.date_format is not None:
         return {"kind": "time", **count, **_period(sample)}
+    if sample.is_number:
+        return {"kind": "number", **count, **_distribution(sample.numbers[np.isfinite(sample.numbers)])}
     cells = len(sample.keys)
     if sample.distinct == cells > FEW_VALUES and " " not in "".join(sample.values[:100]):
         return {"kind": "identifier", **count, "example": _shown(sample.values[0])}
