@@ -2,13 +2,31 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from functools import reduce
+from operator import add
+from typing import cast
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 UNLABELLED = -100
+
+
+class UnknownLengths:
+    """A number of lengths whose values must not be read: a graph serves all batches of its shapes."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __add__(self, others: "UnknownLengths") -> "UnknownLengths":
+        return UnknownLengths(len(self) + len(others))
+
+    def __getitem__(self, _: object) -> int:
+        raise RuntimeError("its kernels depend on the lengths of chunks or records on the host")
 
 
 @dataclass(frozen=True)
@@ -22,6 +40,7 @@ class PackedText:
         chunk_record: record (0..B-1) that each chunk belongs to, ascending; every record has a chunk. [S] int64
         lengths: chunk lengths on the host, so that the attention layout never waits for the device. [S]
         record_lengths: number of tokens of each record, on the host. [B]
+        bounds: upper bounds of the tokens of a chunk and of a record; None: those of these chunks and records.
     """
 
     tokens: Tensor
@@ -30,6 +49,17 @@ class PackedText:
     chunk_record: Tensor
     lengths: tuple[int, ...]
     record_lengths: tuple[int, ...]
+    bounds: tuple[int, int] | None = None
+
+    @property
+    def longest_chunk(self) -> int:
+        """Return an upper bound of the tokens of a chunk."""
+        return max(self.lengths) if self.bounds is None else self.bounds[0]
+
+    @property
+    def longest_record(self) -> int:
+        """Return an upper bound of the tokens of a record."""
+        return max(self.record_lengths) if self.bounds is None else self.bounds[1]
 
     @classmethod
     def of_chunks(
@@ -51,20 +81,23 @@ class PackedText:
         first, *rest = texts
         if not rest:
             return first
-        tokens, records = sum(first.lengths), len(first.record_lengths)
+        tokens, records = len(first.tokens), len(first.record_lengths)
         boundaries, chunk_records = [first.cu_seqlens], [first.chunk_record]
         for text in rest:
             boundaries.append(text.cu_seqlens[1:] + tokens)
             chunk_records.append(text.chunk_record + records)
-            tokens += sum(text.lengths)
+            tokens += len(text.tokens)
             records += len(text.record_lengths)
         return cls(
             torch.cat([text.tokens for text in texts]),
             torch.cat([text.positions for text in texts]),
             torch.cat(boundaries),
             torch.cat(chunk_records),
-            tuple(chain.from_iterable(text.lengths for text in texts)),
-            tuple(chain.from_iterable(text.record_lengths for text in texts)),
+            reduce(add, (text.lengths for text in texts)),
+            reduce(add, (text.record_lengths for text in texts)),
+            None
+            if any(text.bounds is None for text in texts)
+            else (max(text.longest_chunk for text in texts), max(text.longest_record for text in texts)),
         )
 
     def to(self, device: torch.device | str) -> "PackedText":
@@ -98,13 +131,26 @@ class PackedBatch:
 
     @property
     def num_records(self) -> int:
-        """Return the number of records that do not only fill an empty slot."""
+        """Return the number of records that do not only fill a batch."""
         return int((self.rows >= 0).sum())
 
     @property
     def num_tokens(self) -> int:
-        """Return the number of tokens over all texts."""
-        return sum(sum(text.lengths) for text in self.texts)
+        """Return the number of tokens of these records, over all texts."""
+        counts = (self.rows >= 0).tolist()
+        return sum(tokens for text in self.texts for tokens, is_real in zip(text.record_lengths, counts) if is_real)
+
+    def without_lengths(self) -> "PackedBatch":
+        """Return the batch without the values on the host that differ between batches of equal shapes."""
+        texts = (
+            replace(
+                text,
+                lengths=cast("tuple[int, ...]", UnknownLengths(len(text.lengths))),
+                record_lengths=cast("tuple[int, ...]", UnknownLengths(len(text.record_lengths))),
+            )
+            for text in self.texts
+        )
+        return replace(self, texts=tuple(texts))
 
     def to(self, device: torch.device | str) -> "PackedBatch":
         """Copy the tensors to `device`; see to_device."""

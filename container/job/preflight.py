@@ -5,6 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from container.cores import available_cores
+from container.job.hosts.gpus import count_gpus
 from container.job.log_once import log_detail, log_once
 from container.job.processes import missing_for_compile
 from container.parallel.degrees import ParallelDegrees
@@ -93,7 +94,7 @@ def processes_per_host(hp: Hyperparameters, *, num_gpus: int) -> int:
 def check_settings(paths: JobPaths, hp: Hyperparameters, *, hosts: int, per_host: int) -> ParallelDegrees:
     """Check without logging; the arguments and errors are those of `check_before_preparing`."""
     degrees = ParallelDegrees.resolve(hp, hosts * per_host, per_host=per_host)
-    check_encoders(paths, hp, degrees)
+    check_encoders(paths, hp, degrees, has_gpu=count_gpus() > 0)
     _check_compiler(hp)
     return degrees
 

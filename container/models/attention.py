@@ -74,7 +74,7 @@ class PackedLayout:
 
     @classmethod
     def of(cls, text: PackedText) -> "PackedLayout":
-        return cls(text.cu_seqlens, text.lengths, rounded_length(max(text.lengths)), has_flash(text.cu_seqlens.device))
+        return cls(text.cu_seqlens, text.lengths, rounded_length(text.longest_chunk), has_flash(text.cu_seqlens.device))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None) -> Tensor:
         """Attend from every token, or from first tokens, to the tokens of the same chunk.

@@ -220,7 +220,7 @@ def encode_texts(branches: Sequence[TextBranch], texts: Sequence[PackedText]) ->
         branch, text = branches[indices[0]], PackedText.joined([texts[i] for i in indices])
         if branch.per_token:
             assert isinstance(branch.encoder, TextEncoder), "word encoders return no states of tokens"
-            states, sizes = branch.encoder.token_states(text), [sum(texts[i].lengths) for i in indices]
+            states, sizes = branch.encoder.token_states(text), [len(texts[i].tokens) for i in indices]
         else:
             states, sizes = branch.encoder(text), [len(texts[i].lengths) for i in indices]
         encoded.update(zip(indices, states.split(sizes), strict=True))

@@ -43,17 +43,19 @@ class PackedTokens:
     Attributes:
         lengths: number of tokens of each record, on the host. [B]
         boundaries: record i is tokens [boundaries[i], boundaries[i + 1]). [B + 1] int32
+        longest: upper bound of the lengths.
     """
 
     lengths: tuple[int, ...]
     boundaries: Tensor
+    longest: int
 
     @classmethod
     def of(cls, text: PackedText) -> "PackedTokens":
         """Return the layout of `text`, with the chunks of a record joined."""
         records = torch.arange(len(text.record_lengths) + 1, device=text.tokens.device)
         first_chunks = torch.searchsorted(text.chunk_record, records)  # [B + 1]
-        return cls(text.record_lengths, text.cu_seqlens.index_select(0, first_chunks))
+        return cls(text.record_lengths, text.cu_seqlens.index_select(0, first_chunks), text.longest_record)
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, *, keys: "PackedTokens", heads: int) -> Tensor:
         q, k, v = (tensor.unflatten(-1, (heads, -1)) for tensor in (query, key, value))  # [N, heads, H / heads]
@@ -62,7 +64,7 @@ class PackedTokens:
             k,
             v,
             (self.boundaries, keys.boundaries),
-            longest=(rounded_length(max(self.lengths)), rounded_length(max(keys.lengths))),
+            longest=(rounded_length(self.longest), rounded_length(keys.longest)),
             flash=has_flash(v.device),
         )
         if context is not None:
@@ -75,13 +77,13 @@ class PackedTokens:
         return torch.cat(contexts).flatten(1)
 
     def mean(self, tokens: Tensor) -> Tensor:
-        record = torch.repeat_interleave(self.boundaries.diff(), output_size=sum(self.lengths))  # [N]
+        record = torch.repeat_interleave(self.boundaries.diff(), output_size=len(tokens))  # [N]
         return mean_over_groups(tokens, record, num_groups=len(self.lengths))
 
     def of_fields(self, fields: Tensor) -> tuple[Tensor, "PackedTokens"]:
         records, count, _ = fields.shape
         boundaries = torch.arange(records + 1, dtype=torch.int32, device=fields.device) * count
-        return fields.flatten(0, 1), PackedTokens((count,) * records, boundaries)
+        return fields.flatten(0, 1), PackedTokens((count,) * records, boundaries, count)
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import math
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -70,7 +70,7 @@ class EncoderShape:
         return f"{self.role}: {parts}"
 
 
-def check_encoders(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegrees) -> None:
+def check_encoders(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegrees, *, has_gpu: bool = False) -> None:
     """Check the configurations of the encoders in `hp` against its settings and `degrees`.
 
     Raises:
@@ -86,6 +86,41 @@ def check_encoders(paths: JobPaths, hp: Hyperparameters, degrees: ParallelDegree
         check_against_model(degrees, hp, encoders)
     else:
         _check_no_split(hp, degrees)
+    check_graphs(hp, [encoder.model_type for encoder in encoders], processes=degrees.product, has_gpu=has_gpu)
+
+
+def reason_against_graphs(
+    hp: Hyperparameters, model_types: Iterable[str], *, processes: int, has_gpu: bool
+) -> str | None:
+    """Return why a microbatch of a job cannot be a CUDA graph; None if nothing is known against it.
+
+    Args:
+        model_types: of the encoders that are transformers.
+        processes: of all hosts.
+    """
+    kind = hp.architecture.encoder
+    padded = [name for name in model_types if kind == "transformer" and not encoder_family(name).packed]
+    reasons = {
+        "there is no GPU": not has_gpu,
+        f"there are {processes} processes, and graphs are not proven with more than one": processes > 1,
+        "fp16 changes the factor of the loss between steps": hp.fp16,
+        "activation_checkpointing reads the state of random numbers": hp.activation_checkpointing > 0,
+        "the kernels of an LSTM depend on the lengths of the texts": kind == "lstm",
+        f"encoders of the family {', '.join(padded)} pad each batch to its longest chunk": bool(padded),
+    }
+    return next((reason for reason, holds in reasons.items() if holds), None)
+
+
+def check_graphs(hp: Hyperparameters, model_types: Iterable[str], *, processes: int, has_gpu: bool) -> None:
+    """Raise ContractError if cuda_graphs is true where a microbatch cannot be a graph; see reason_against_graphs."""
+    reason = reason_against_graphs(hp, model_types, processes=processes, has_gpu=has_gpu)
+    if hp.cuda_graphs is True and reason is not None:
+        raise graphs_are_impossible(reason)
+
+
+def graphs_are_impossible(reason: str) -> ContractError:
+    """Return the error of a job with cuda_graphs=true."""
+    return ContractError(f"cuda_graphs: is true, but {reason}", "Set cuda_graphs to auto or false.")
 
 
 @functools.cache

@@ -4,6 +4,7 @@ import contextlib
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from container.parallel.mesh import RankMesh
 from container.parallel.sharding import reshard
 
 Objective = Callable[[Tensor, PackedBatch], Tensor]
+Microbatch = Callable[[PackedBatch, Tensor], Tensor]  # adds the gradients of a batch; normaliser -> loss
 Autocast = Callable[[], contextlib.AbstractContextManager]
 
 
@@ -24,9 +26,11 @@ class Execution:
     Attributes:
         module: this rank's part of the plain model; its parameters have the plain model's names.
         num_microbatches: the number of microbatches in one pass.
+        graphs: called with a Microbatch and its arguments instead of it; None without (training/step_graph.py).
     """
 
     num_microbatches = 1
+    graphs: Callable[[Microbatch, PackedBatch, Tensor], Tensor] | None = None
 
     def __init__(self, module: Classifier, ranks: RankMesh) -> None:
         self.module = module
@@ -100,15 +104,19 @@ class DirectExecution(Execution):
         normaliser: Tensor,
         scale_loss: Callable[[Tensor], Tensor],
     ) -> Tensor:
+        def compute(batch: PackedBatch, normaliser: Tensor) -> Tensor:
+            with self._autocast():
+                logits = self._forward(batch)
+            loss = objective(at_least_float32(logits), batch) / normaliser
+            scale_loss(loss * self._loss_factor).backward()
+            return loss.detach()
+
+        run = compute if self.graphs is None else partial(self.graphs, compute)
         loss_sum = torch.zeros((), device=self.ranks.device)
         for i, batch in enumerate(microbatches):
             last = i == len(microbatches) - 1
             with contextlib.nullcontext() if last else self._no_sync():
-                with self._autocast():
-                    logits = self._forward(batch)
-                loss = objective(at_least_float32(logits), batch) / normaliser
-                scale_loss(loss * self._loss_factor).backward()
-            loss_sum += loss.detach().to(loss_sum.dtype)
+                loss_sum += run(batch, normaliser).to(loss_sum.dtype)
         return loss_sum if self.ranks.is_data_leader else loss_sum.zero_()
 
     @torch.no_grad()

@@ -23,6 +23,7 @@ from torch.distributed.pipelining import (
 )
 
 from container.data.batch import PackedBatch
+from container.data.filling import rounded_up
 from container.job.log_once import log_once
 from container.models.blocks import Carry, flatten, restrict
 from container.models.classifier import Classifier
@@ -235,7 +236,8 @@ class PipelineExecution(Execution):
         needs = [real_rows(batch, self.module.text_indices) for batch in microbatches]
         if self._budget is not None:
             needs.append(self._budget)
-        tokens = tuple(_rounded_up(max(counts)) for counts in zip(*(need.tokens for need in needs)))
+        counts = (max(counts) for counts in zip(*(need.tokens for need in needs)))
+        tokens = tuple(rounded_up(count, per_doubling=_STEPS_PER_DOUBLING) for count in counts)
         budget = Budget(tokens, max(need.records for need in needs))
         if budget == self._budget:
             return False
@@ -298,8 +300,3 @@ def _select_microbatch(stage: Stage, args: tuple, kwargs: dict[str, Any]) -> tup
     if "microbatch" in kwargs:
         kwargs = {"batch": stage.in_flight[int(kwargs["microbatch"])]}
     return args, kwargs
-
-
-def _rounded_up(count: int) -> int:
-    step = max(1, 2 ** (count.bit_length() - 1) // _STEPS_PER_DOUBLING)
-    return -(-count // step) * step

@@ -60,7 +60,7 @@ class ThreadChoice:
         """Compute this rank's batches with `number` threads. Collective where the number is not fixed."""
         torch.set_num_threads(self.number)
         tokens = sum(batch.num_tokens for batch in batches)
-        self._unit = "tokens" if tokens else "records"  # of a model without a text
+        self._unit = "tokens" if any(batch.texts for batch in batches) else "records"
         began = time.monotonic()
         yield
         self.add(time.monotonic() - began, tokens or sum(batch.num_records for batch in batches))

@@ -101,7 +101,9 @@ def job_memory(
     """Return the memory of a step of the job's largest rank; see Workload.batch and step_memory."""
     count = microbatches_of(work.hp, degrees.pp)
     batch = work.batch(max(1, work.hp.batch_size // count), margin=margin)
-    return step_memory(Rank(work.build, work.hp, degrees, [batch] * count, precision, on_gpu))
+    memory = step_memory(Rank(work.build, work.hp, degrees, [batch] * count, precision, on_gpu))
+    # Graphs keep their own; with auto, they are made only where these fit.
+    return replace(memory, activations=2 * memory.activations) if work.hp.cuda_graphs is True else memory
 
 
 def step_memory(rank: Rank) -> Memory:

@@ -17,7 +17,7 @@ import torch
 from container.cores import available_cores
 from container.job.processes import end_with_parent, without_ctrl_c
 from container.parallel.degrees import ParallelDegrees
-from container.parallel.encoder_checks import check_against_model
+from container.parallel.encoder_checks import check_against_model, check_graphs
 from container.planning.catalogue import Catalogue, Instance
 from container.planning.memory import GIB, Memory, job_memory
 from container.planning.speed import JobTime, Layout, Measurements, idle_share, job_time
@@ -182,6 +182,8 @@ class Strategy:
         degrees = self._degrees(work.hp)
         check_against_model(degrees, work.hp, list(work.encoders))
         on_gpu = self.instances[0].gpu is not None
+        kinds = [encoder.model_type for encoder in work.encoders]
+        check_graphs(work.hp, kinds, processes=degrees.product, has_gpu=on_gpu)
         precision = torch.bfloat16 if self.half else torch.float32
         return job_memory(work, degrees, precision=precision, on_gpu=on_gpu)
 

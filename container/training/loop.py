@@ -27,6 +27,7 @@ from container.training.profiling import log_memory, return_freed_memory
 from container.training.progress import Progress
 from container.training.state import EarlyStopping, ValidationSchedule
 from container.training.step_budget import StepBudget
+from container.training.step_graph import StepGraphs
 from container.training.stop import StopFlag
 from container.training.training_run import TrainingRun
 from contracts.errors import ContractError
@@ -71,6 +72,7 @@ class Trainer:
         run: the new or resumed run.
         data: with the splits train and val.
         profiler: started; it is stepped with the optimizer.
+        graphs: compute the microbatches of training; None without.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Trainer:
         progress: Progress,
         profiler: profile | None,
         stop: StopFlag,
+        graphs: StepGraphs | None = None,
     ) -> None:
         self._job = job
         self._hp = hp = job.hp
@@ -95,6 +98,7 @@ class Trainer:
         self._schedule = schedule
         self._progress = progress
         self._profiler = profiler
+        self._graphs = self._execution.graphs = graphs
         self._stop = stop
         self._objective = WeightedCrossEntropy(
             data.class_weights,
@@ -174,6 +178,8 @@ class Trainer:
         assert state.consumed < len(self._train), "a resumed run has the rows of its checkpoint"
         order = epoch_order(len(self._train), seed=self._hp.seed, epoch=state.epoch)[state.consumed :]
         steps = step_batches(self._train, order, batch_plan=self._run.batch_plan, data_rank=self._ranks.data_rank)
+        if self._graphs is not None:
+            steps = map(self._graphs.fill, steps)
         with prefetched(steps, self._ranks.device) as batches:
             for packed, following in itertools.pairwise(itertools.chain(batches, [None])):
                 assert packed is not None, "only the last has no following one"
@@ -204,7 +210,7 @@ class Trainer:
             group["lr"] = rate * group["lr_scale"]
         # Dropout depends on (seed, step, dropout stream) only: resuming needs no generator state, at any world size.
         torch.manual_seed(hash((self._hp.seed, state.step, *self._ranks.dropout_stream)))
-        self._run.optimizer.zero_grad(set_to_none=True)
+        self._run.optimizer.zero_grad(set_to_none=self._graphs is None)  # graphs add to the same gradients
         loss = self._execution.forward_backward(
             [batch.to(self._ranks.device) for batch in microbatches],
             objective=self._objective,
@@ -246,7 +252,7 @@ class Trainer:
         local = [
             float(sum(self._objective.record_weights(batch).sum() for batch in microbatches)),
             float(sum(batch.num_records for batch in microbatches)),
-            float(sum(batch.num_tokens for batch in microbatches if bool((batch.rows >= 0).any()))),
+            float(sum(batch.num_tokens for batch in microbatches)),
             float(sum(module.computed_tokens(batch) for batch in microbatches)),
         ]
         counted = torch.tensor(local, dtype=torch.float64) * self._ranks.is_data_leader

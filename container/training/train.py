@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Mapping
-from contextlib import closing
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -30,6 +30,7 @@ from container.training.predict import predict_split
 from container.training.profiling import step_profiler
 from container.training.progress import Progress
 from container.training.state import TrainingState, ValidationSchedule
+from container.training.step_graph import capture_stream, step_graphs
 from container.training.stop import StopFlag
 from container.training.training_run import TrainingRun
 from contracts import artifacts
@@ -150,6 +151,7 @@ def _train(
     precision = precision_of(hp, ranks.device)
     execution = parallelize(model, ranks, hp, precision=precision, tokens_per_record=data.tokens_per_record)
     settings_and_data = identity(hp, data.prepared.fitted.fingerprint, data.prepared.digests)
+    graphs = step_graphs(hp, execution)
     run = TrainingRun(hp, execution, store, identity=settings_and_data)
     run.resume()
     schedule = ValidationSchedule(len(train), run.batch_plan.steps(len(train)), hp.max_epochs, hp.val_check_interval)
@@ -171,8 +173,10 @@ def _train(
         progress=progress,
         profiler=profiler,
         stop=stop,
+        graphs=graphs,
     )
-    with closing(progress), float32_products(hp, ranks.device):
+    stream = nullcontext() if graphs is None else capture_stream(ranks.device)
+    with closing(progress), float32_products(hp, ranks.device), stream:
         val_logits = trainer.train()
     return run.state, val_logits
 

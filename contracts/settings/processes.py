@@ -99,6 +99,12 @@ class ProcessSettings(Settings):
     compiler, Python's header files and Triton, without pp and tp.
     """
 
+    cuda_graphs: bool | Literal["auto"] = declare("auto", scope="run")
+    """Replay the forward and backward pass of a microbatch as a CUDA graph, one for each shape that occurs again. This
+    needs less time of the host, and the memory of activations twice. auto = on one GPU, where nothing is against it:
+    without fp16, activation_checkpointing, lstm, and encoders that pad batches.
+    """
+
     max_restarts: int = declare(3, scope="run", ge=0, le=1_000)
     """Number of times that workers killed by a signal are restarted from the newest checkpoint. Errors that name their
     cause are not retried.

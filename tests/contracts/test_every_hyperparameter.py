@@ -179,6 +179,7 @@ ELSEWHERE = {
     "fsdp_reduce_dtype": "test_data_parallel.py", "fsdp_accumulation": "test_data_parallel.py",
     "cpu_offload": "test_data_parallel.py", "gradient_compression": "test_data_parallel.py",
     "sequence_parallel": "test_tensor_parallel.py", "activation_checkpointing": "test_data_parallel.py",
+    "cuda_graphs": "test_step_graph.py",
     "compile": "test_data_parallel.py", "tf32": "test_precision.py", "max_restarts": "test_interruptions.py",
     "max_minutes": "test_max_minutes.py", "learning_curve": "test_learning_curve.py",
     "tuning": "test_search.py", "ensemble": "test_ensemble.py", "cross_fit": "test_ensemble.py",

@@ -204,8 +204,8 @@ def attend_in_groups(query: Tensor, key: Tensor, value: Tensor, *others: Any, sc
 
 def test_the_kernel_for_float32_gets_the_groups_of_queries_and_of_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.ops.aten, "_efficient_attention_forward", attend_in_groups)
-    queries = PackedTokens((70, 3, 5), torch.tensor([0, 70, 73, 78]))
-    keys = PackedTokens((2, 9, 40), torch.tensor([0, 2, 11, 51]))
+    queries = PackedTokens((70, 3, 5), torch.tensor([0, 70, 73, 78]), 70)
+    keys = PackedTokens((2, 9, 40), torch.tensor([0, 2, 11, 51]), 40)
     vectors = [torch.randn(rows, 16) for rows in (78, 51, 51)]
     found = attention._memory_efficient_attention(
         *(tensor.unflatten(1, (2, 8)) for tensor in vectors),
@@ -283,7 +283,7 @@ def test_in_float32_no_bound_of_a_length_exceeds_the_number_of_tokens(tmp_path: 
 
 @pytest.mark.parametrize("of_text", [(3,), (3, 90)])
 def test_in_float32_no_bound_exceeds_the_tokens_of_texts_or_of_two_fields(of_text: tuple[int, ...]) -> None:
-    text = PackedTokens(of_text, torch.empty(len(of_text) + 1, device="meta").int())
+    text = PackedTokens(of_text, torch.empty(len(of_text) + 1, device="meta").int(), max(of_text))
     vectors = torch.empty(sum(of_text), 16, device="meta", requires_grad=True)
     fields, of_fields = text.of_fields(torch.empty(len(of_text), 2, 16, device="meta", requires_grad=True))
     with Kernels() as kernels:
@@ -359,7 +359,7 @@ def test_queries_in_float32_beside_values_in_half_precision_use_the_flash_kernel
 
 
 def test_on_a_gpu_tokens_attend_inside_all_records_by_one_kernel_in_float32() -> None:
-    tokens = PackedTokens((70, 3, 5), torch.empty(4, device="meta").int())
+    tokens = PackedTokens((70, 3, 5), torch.empty(4, device="meta").int(), 70)
     vectors = torch.empty(78, 16, device="meta")
     with Kernels() as kernels:
         assert tokens.attend(vectors, vectors, vectors, keys=tokens, heads=2).shape == vectors.shape

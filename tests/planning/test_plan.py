@@ -129,6 +129,18 @@ def test_both_half_precisions_share_one_estimate(tmp_path):
     assert by_key["ml.g4dn.xlarge", True]["memory_gib"] == by_key["ml.g5.xlarge", False]["memory_gib"]
 
 
+def test_cuda_graphs_keep_activations_twice_and_leave_several_processes_out(tmp_path):
+    instances = "ml.g5.xlarge,ml.g5.12xlarge"
+    plain, graphs = (
+        {option["instance"]: option["memory_gib"] for option in content["options"]}
+        for content in (planned(tmp_path, "--instance", instances, cuda_graphs=value) for value in ("auto", True))
+    )
+    assert graphs.keys() == {"ml.g5.xlarge"}
+    assert len(plain) == 2
+    twice = 2 * plain["ml.g5.xlarge"]["activations"]
+    assert graphs["ml.g5.xlarge"]["activations"] == pytest.approx(twice, abs=0.002)
+
+
 def test_data_gives_rows_and_tokens(tmp_path):
     for split, rows in (("train", 60), ("val", 10), ("test", 10)):
         folder = tmp_path / "input" / "data" / split

@@ -1,0 +1,222 @@
+"""Replay the forward and backward pass of a microbatch as a CUDA graph, one for each shape that occurs again.
+
+The host launches about a thousand kernels for a microbatch; a graph is one launch. Its shapes are fixed, so batches are
+filled (data/filling.py), and its inputs and gradients stay at their addresses.
+"""
+
+import logging
+import math
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from container.data.batch import PackedBatch
+from container.data.filling import filled, shapes_of
+from container.job.log_once import log_once
+from container.models.encoder import TextEncoder
+from container.parallel.encoder_checks import graphs_are_impossible, reason_against_graphs
+from container.parallel.execution import Execution, Microbatch
+from contracts.errors import first_line
+from contracts.hyperparameters import Hyperparameters
+
+logger = logging.getLogger(__name__)
+
+_MOST_GRAPHS = 32
+_ROOM = 2.2  # times the activations of a microbatch: those of graphs, which stay, and those without a graph
+_LARGEST_DIFFERENCE = 0.02  # relative, of loss and gradient norm: bfloat16 has 8 bits
+Replay = Callable[[], Tensor]
+
+
+def step_graphs(hp: Hyperparameters, execution: Execution) -> "StepGraphs | None":
+    """Return what computes the job's microbatches by graphs, as hp.cuda_graphs says; None: nothing does.
+
+    Raises:
+        ContractError: cuda_graphs is true where graphs cannot be used.
+    """
+    if hp.cuda_graphs is False:
+        return None
+    ranks = execution.ranks
+    encoders = [branch.encoder for branch in execution.module.branches.values()]
+    kinds = [encoder.kind for encoder in encoders if isinstance(encoder, TextEncoder)]
+    has_gpu = ranks.device.type == "cuda"
+    reason = reason_against_graphs(hp, kinds, processes=ranks.world_size, has_gpu=has_gpu)
+    if reason is None:
+        longest = [field.max_sen_len for field in hp.text_fields]
+        return StepGraphs(execution.module, longest, capture=CudaCapture(), must=hp.cuda_graphs is True)
+    if hp.cuda_graphs is True:
+        raise graphs_are_impossible(reason)
+    if has_gpu:
+        log_once(logger, logging.INFO, f"cuda_graphs: auto: a step is not replayed as a graph: {reason}")
+    return None
+
+
+class StepGraphs:
+    """Computes the microbatches of one process, by graphs where it can.
+
+    The first batch of a shape is computed without a graph, and allocates what its kernels need. The second is computed
+    in both ways: a graph is used if loss and gradients are equal.
+
+    Args:
+        module: whose gradients are computed.
+        longest: most tokens of a chunk of each text.
+        capture: returns what repeats a computation on the same addresses; it need not compute.
+        must: raise ContractError if a microbatch cannot be captured, instead of going on without.
+    """
+
+    def __init__(
+        self, module: nn.Module, longest: Sequence[int], *, capture: Callable[[Replay], Replay], must: bool
+    ) -> None:
+        self._module, self._longest, self._capture, self._must = module, longest, capture, must
+        self._seen: OrderedDict[Hashable, PackedBatch] = OrderedDict()
+        self._graphs: OrderedDict[Hashable, Graph] = OrderedDict()
+        self._makes_more = True
+
+    def fill(self, microbatches: Sequence[PackedBatch]) -> list[PackedBatch]:
+        """Return the microbatches, on the host, filled to shapes that occur again."""
+        return [filled(batch, self._longest) for batch in microbatches]
+
+    def __call__(self, compute: Microbatch, batch: PackedBatch, normaliser: Tensor) -> Tensor:
+        """Add the gradients of a filled batch, as `compute` does, and return its loss."""
+        shapes = shapes_of(batch)
+        if shapes in self._graphs:
+            self._graphs.move_to_end(shapes)
+            return self._graphs[shapes](batch, normaliser)
+        first = self._seen.pop(shapes, None)
+        graph = None if first is None else self._captured(compute, first, normaliser)
+        if graph is not None:
+            return self._compared(compute, graph, batch, normaliser)
+        if self._makes_more:
+            self._seen[shapes] = batch
+            _limit(self._seen)
+        return compute(batch, normaliser)
+
+    def _captured(self, compute: Microbatch, first: PackedBatch, normaliser: Tensor) -> "Graph | None":
+        log_once(logger, logging.INFO, "cuda_graphs: microbatches whose shape occurs again are replayed as a graph")
+        try:
+            if not _has_room(first.rows.device):
+                raise torch.OutOfMemoryError("the activations of a microbatch do not fit twice")
+            return Graph(compute, first, normaliser, capture=self._capture)
+        except torch.OutOfMemoryError as error:
+            self._stop_making()
+            logger.warning("cuda_graphs: no more graphs are made: %s", first_line(error))
+        except Exception as error:  # of several types
+            self._give_up(f"the microbatch cannot be captured: {first_line(error)}")
+        return None
+
+    def _compared(self, compute: Microbatch, graph: "Graph", batch: PackedBatch, normaliser: Tensor) -> Tensor:
+        """Compute with the graph, then as `compute` does, from the same state; keep the graph if both are equal."""
+        gradients = [weight.grad for weight in self._module.parameters() if weight.grad is not None]
+        before, random = [gradient.clone() for gradient in gradients], _random_state(batch.rows.device)
+        of_graph = _scalars(graph(batch, normaliser), gradients)
+        torch._foreach_copy_(gradients, before)  # pyright: ignore[reportPrivateImportUsage]
+        _set_random_state(batch.rows.device, random)
+        loss = compute(batch, normaliser)
+        expected = _scalars(loss, gradients)
+        if all(abs(ours - value) <= _LARGEST_DIFFERENCE * abs(value) for ours, value in zip(of_graph, expected)):
+            self._graphs[shapes_of(batch)] = graph
+            _limit(self._graphs)
+        elif all(map(math.isfinite, expected)):
+            self._give_up(f"loss and gradient norm of a graph are {of_graph}, and {expected} without it")
+        return loss
+
+    def _stop_making(self) -> None:
+        self._makes_more = False
+        self._seen.clear()
+
+    def _give_up(self, reason: str) -> None:
+        if self._must:
+            raise graphs_are_impossible(reason)
+        self._stop_making()
+        self._graphs.clear()
+        logger.warning("cuda_graphs: auto: the job goes on without graphs: %s", reason)
+
+
+class Graph:
+    """A captured microbatch: static inputs, and what repeats the computation.
+
+    Args:
+        first: a batch of the shapes; only the number of its chunks and records is known during the capture.
+    """
+
+    def __init__(
+        self, compute: Microbatch, first: PackedBatch, normaliser: Tensor, *, capture: Callable[[Replay], Replay]
+    ) -> None:
+        self._tensors: list[Tensor] = []
+        self.batch, self._normaliser = first.each(self._static).without_lengths(), normaliser.clone()
+        self._replay = capture(lambda: compute(self.batch, self._normaliser))
+
+    def _static(self, tensor: Tensor) -> Tensor:
+        self._tensors.append(tensor.clone())
+        return self._tensors[-1]
+
+    def __call__(self, batch: PackedBatch, normaliser: Tensor) -> Tensor:
+        static = iter(self._tensors)
+        self.batch = batch.each(lambda tensor: next(static).copy_(tensor, non_blocking=True))
+        self._normaliser.copy_(normaliser)
+        return self._replay()
+
+
+class CudaCapture:
+    """Captures on the current stream; all graphs share one pool of memory, because one runs at a time."""
+
+    def __init__(self) -> None:
+        self._pool = torch.cuda.graph_pool_handle()
+
+    def __call__(self, work: Replay) -> Replay:
+        graph = torch.cuda.CUDAGraph()
+        # thread_local: the prefetch thread pins memory meanwhile.
+        stream = torch.cuda.current_stream()
+        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+            loss = work()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return loss
+
+        return replay
+
+
+@contextmanager
+def capture_stream(device: torch.device) -> Iterator[None]:
+    """Run the block on a stream that can be captured: gradients are added on the stream of their first backward."""
+    stream = torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        yield
+    torch.cuda.current_stream(device).wait_stream(stream)
+
+
+def _limit(by_shapes: OrderedDict[Hashable, Any]) -> None:
+    """Drop the least recently used one, if there are too many."""
+    if len(by_shapes) > _MOST_GRAPHS:
+        by_shapes.popitem(last=False)
+
+
+def _has_room(device: torch.device) -> bool:
+    """Return whether the activations of a graph fit beside those of a microbatch without one."""
+    if device.type != "cuda":
+        return True
+    held, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
+    activations = torch.cuda.max_memory_allocated(device) - held
+    return held + _ROOM * activations < torch.cuda.mem_get_info(device)[0] + reserved
+
+
+def _scalars(loss: Tensor, gradients: list[Tensor]) -> list[float]:
+    """Return the loss and the norm of the gradients; the host waits for them."""
+    norms = torch.stack(torch._foreach_norm(gradients))  # pyright: ignore[reportPrivateImportUsage]
+    return torch.stack([loss.double(), norms.double().norm()]).tolist()
+
+
+def _random_state(device: torch.device) -> Tensor:
+    return torch.cuda.get_rng_state(device) if device.type == "cuda" else torch.get_rng_state()
+
+
+def _set_random_state(device: torch.device, state: Tensor) -> None:
+    if device.type == "cuda":
+        torch.cuda.set_rng_state(state, device)
+    else:
+        torch.set_rng_state(state)

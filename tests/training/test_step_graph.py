@@ -1,0 +1,342 @@
+"""What a graph of a step relies on, without a GPU: its operations, its inputs, and what it does where it cannot be."""
+
+import logging
+import math
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
+
+from container.data.batch import PackedBatch
+from container.data.filling import filled, shapes_of
+from container.job.log_once import log_once
+from container.job.preflight import check_settings
+from container.models import attention, record_tokens
+from container.models.build import build_classifier
+from container.parallel.degrees import ParallelDegrees
+from container.parallel.encoder_checks import check_graphs, reason_against_graphs
+from container.parallel.mesh import RankMesh
+from container.parallel.parallelize import parallelize
+from container.training import step_graph, train
+from container.training.checkpoint import load_weights
+from container.training.job_data import JobData
+from container.training.objective import WeightedCrossEntropy
+from container.training.step_graph import StepGraphs, step_graphs
+from container.training.train import build_model
+from contracts.errors import ContractError
+from contracts.model_classes import MODEL_CLASSES
+from contracts.paths import JobPaths
+from testing.encoder_families import (
+    ALL_FAMILIES,
+    MAX_LENGTH,
+    hyperparameters,
+    packed_batch,
+    standard_transform,
+    write_config,
+)
+from testing.jobs import write_job
+from tests.contracts.test_every_hyperparameter import train as train_in_process
+
+META, CPU = torch.device("meta"), torch.device("cpu")
+# Of one bucket, but no length, and no number of chunks of a record, is the same.
+TWO_OF_A_BUCKET = ([[40], [9, 13], [2], [20], [60]], [[5], [40, 20], [62], [7], [11]])
+
+
+class Operations(TorchDispatchMode):
+    """Records the operations of a block: their scalars, and the shapes, dtypes and devices of their tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[Any] = []
+        self.devices: set[str] = set()
+
+    def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        self.found.append((str(operation), tree_map(self._described, (args, kwargs))))
+        result = operation(*args, **kwargs)
+        tree_map(self._described, result)
+        return result
+
+    def _described(self, value: Any) -> Any:
+        if not isinstance(value, torch.Tensor):
+            return value
+        self.devices.add(value.device.type)
+        return tuple(value.shape), value.dtype
+
+
+def execution_of(folder: Path, name: str, device: torch.device, *, family: str = "bert", **settings: Any) -> Any:
+    """Return hyperparameters and an execution of the class, with random weights."""
+    heads = {"hidden_common_dim": 32, "fusion_attention_heads": 4} if name.endswith("cross_attn") else {}
+    hp = hyperparameters(model_class=name, **heads, **settings)
+    files = [write_config(folder / field.role, family) for field in hp.text_fields]
+    columns = 0 if hp.architecture.table == "none" else 3
+    torch.manual_seed(0)
+    model = build_classifier(hp, files, tabular_dim=columns, numeric_transform=standard_transform(columns)).train()
+    ranks = RankMesh(device, None, ParallelDegrees(), rank=0, world_size=1, coordinates={})
+    return hp, parallelize(model, ranks, hp, precision=torch.float32)
+
+
+def batches_of(hp: Any) -> list[PackedBatch]:
+    """Return two filled batches of one bucket."""
+    columns = 0 if hp.architecture.table == "none" else 3
+    texts = len(hp.text_fields)
+    return [
+        filled(packed_batch(*[chunks] * texts, tabular_dim=columns, seed=seed), [MAX_LENGTH] * texts)
+        for seed, chunks in enumerate(TWO_OF_A_BUCKET)
+    ]
+
+
+def test_the_batches_of_this_file_are_of_one_bucket():
+    first, second = batches_of(hyperparameters())
+    assert shapes_of(first) == shapes_of(second)
+    assert first.texts[0].lengths != second.texts[0].lengths
+    assert first.texts[0].record_lengths != second.texts[0].record_lengths
+
+
+def operations(execution: Any, batch: PackedBatch) -> list[Any]:
+    """Return the operations of a microbatch, all of which are on the device."""
+    objective = WeightedCrossEntropy([1.0, 2.0], META, head=execution.module.fusion)
+    normaliser, batch = torch.full((), 7.0, device=META), batch.to(META)
+    execution.module.zero_grad()
+    with Operations() as recorded:
+        execution.forward_backward([batch], objective=objective, normaliser=normaliser, scale_loss=lambda loss: loss)
+    assert recorded.devices == {"meta"}, "nothing is copied from the host"
+    return recorded.found
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
+@pytest.mark.parametrize("name", MODEL_CLASSES)
+def test_a_class_has_the_same_device_operations_for_all_batches_of_a_bucket_or_a_reason(
+    tmp_path, monkeypatch, name, half
+):
+    hp, execution = execution_of(tmp_path, name, META)
+    if half:
+        for module in (attention, record_tokens):
+            monkeypatch.setattr(module, "has_flash", lambda _: True)
+        execution.module.bfloat16()
+    first, second = batches_of(hp)
+    if name == "lstm":
+        with pytest.raises(Exception, match="lengths|Lengths"):
+            operations(execution, first.without_lengths())
+        assert reason_against_graphs(hp, [], processes=1, has_gpu=True)
+        return
+    assert reason_against_graphs(hp, ["bert"], processes=1, has_gpu=True) is None
+    expected = operations(execution, first)
+    assert len(expected) > (20 if name == "tabular" else 80)
+    for batch in (second, first.without_lengths()):
+        assert operations(execution, batch) == expected
+
+
+@pytest.mark.parametrize("family", ALL_FAMILIES)
+def test_a_family_reads_no_length_on_the_host_or_is_named_as_padded(tmp_path, family, monkeypatch):
+    for module in (attention, record_tokens):
+        monkeypatch.setattr(module, "has_flash", lambda _: True)
+    hp, execution = execution_of(tmp_path, "bert", META, family=family)
+    execution.module.bfloat16()
+    first, second = batches_of(hp)
+    reason = reason_against_graphs(hp, [family], processes=1, has_gpu=True)
+    if reason is None:
+        assert operations(execution, second.without_lengths()) == operations(execution, first)
+    else:
+        assert family in reason
+        with pytest.raises(Exception, match="lengths|Lengths"):
+            operations(execution, first.without_lengths())
+
+
+class StandIn:
+    """Takes the place of a capture: computes again on the static tensors, while those of the batch are NaN."""
+
+    def __init__(self) -> None:
+        self.replays = 0
+
+    def __call__(self, work: Any) -> Any:
+        def replay() -> torch.Tensor:
+            self.replays += 1
+            return work()
+
+        return replay
+
+
+@pytest.fixture
+def poisoned(monkeypatch):
+    call = step_graph.Graph.__call__
+
+    def with_poison(graph: Any, batch: PackedBatch, normaliser: torch.Tensor) -> torch.Tensor:
+        copies = batch.each(torch.clone)
+        compute = graph._replay
+
+        def replay() -> torch.Tensor:
+            for tensor in (copies.tabular, copies.weights, *(text.tokens for text in copies.texts)):
+                tensor.fill_(math.nan if tensor.is_floating_point() else -1)
+            return compute()
+
+        monkeypatch.setattr(graph, "_replay", replay, raising=True)
+        try:
+            return call(graph, copies, normaliser)
+        finally:
+            graph._replay = compute
+
+    monkeypatch.setattr(step_graph.Graph, "__call__", with_poison)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def group(one_rank):
+    torch.set_num_threads(1)
+
+
+def trained(root: Path, monkeypatch, capture: Any, **settings: Any) -> list[torch.Tensor]:
+    """Train a job whose microbatches are computed by graphs of `capture`; None: without graphs, but filled."""
+
+    def graphs_of(hp: Any, execution: Any) -> StepGraphs:
+        longest = [field.max_sen_len for field in hp.text_fields]
+        graphs = StepGraphs(execution.module, longest, capture=capture, must=True)
+        if capture is None:
+            graphs._stop_making()
+        return graphs
+
+    monkeypatch.setattr(train, "step_graphs", graphs_of)
+    monkeypatch.setattr(train, "capture_stream", lambda _: nullcontext())
+    overrides = {"max_epochs": 2, "batch_size": 4, "run_scheduler": False, "warmup_steps": 0, "seed": 1, **settings}
+    job, done = train_in_process(write_job(root, overrides=overrides))
+    model = build_model(job.hp, JobData.open(job).prepared, pretrained=False)
+    load_weights(model, *done.checkpoints)
+    assert done.state.skipped == 0
+    return list(model.state_dict().values())
+
+
+@pytest.mark.parametrize("settings", [{}, {"accumulate_grad_batches": 2}], ids=str)
+def test_replayed_graphs_train_to_the_same_weights_also_with_accumulation(tmp_path, monkeypatch, poisoned, settings):
+    capture = StandIn()
+    found = trained(tmp_path / "graphs", monkeypatch, capture, **settings)
+    assert capture.replays > 10
+    expected = trained(tmp_path / "plain", monkeypatch, None, **settings)
+    assert all(map(torch.equal, found, expected))
+
+
+def test_a_resumed_run_with_graphs_trains_to_the_weights_of_one_without_an_interruption(
+    tmp_path, monkeypatch, poisoned
+):
+    whole = trained(tmp_path / "whole", monkeypatch, StandIn(), load_ckpt=False)
+    trained(tmp_path / "parts", monkeypatch, StandIn(), load_ckpt=False, max_epochs=1)
+    capture = StandIn()
+    resumed = trained(tmp_path / "parts", monkeypatch, capture, load_ckpt=False)
+    assert capture.replays > 5
+    assert all(map(torch.equal, resumed, whole))
+
+
+def step_with(capture: Any, execution: Any, hp: Any, *, must: bool = False) -> tuple[StepGraphs, list[float]]:
+    """Compute four microbatches of one bucket, and return their losses."""
+    graphs = StepGraphs(execution.module, [MAX_LENGTH] * len(hp.text_fields), capture=capture, must=must)
+    execution.graphs = graphs
+    return graphs, [compute(execution, batch).item() for batch in [*batches_of(hp), *batches_of(hp)]]
+
+
+def raising(error: Exception) -> Any:
+    def capture(_: Any) -> Any:
+        raise error
+
+    return capture
+
+
+def half_of(work: Any) -> Any:
+    return lambda: work() / 2
+
+
+@pytest.mark.parametrize(
+    ("capture", "says"),
+    [
+        (raising(torch.OutOfMemoryError("Tried to allocate 2 GiB")), "no more graphs are made: Tried to allocate"),
+        (raising(RuntimeError("operation not permitted")), "cannot be captured: operation not permitted"),
+        (half_of, "loss and gradient norm of a graph are"),
+    ],
+    ids=["memory", "operation", "another loss"],
+)
+def test_what_cannot_be_captured_or_differs_is_computed_without_graphs_and_said_once(tmp_path, caplog, capture, says):
+    hp, execution = execution_of(tmp_path, "bert", CPU)
+    graphs, losses = step_with(capture, execution, hp)
+    gradients = [weight.grad.clone() for weight in execution.module.parameters() if weight.grad is not None]
+    (message,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert says in message
+    assert not graphs._graphs
+    assert not graphs._seen, "no batch is kept for a graph"
+    execution.module.zero_grad()
+    execution.graphs = None
+    assert losses == [compute(execution, batch).item() for batch in [*batches_of(hp), *batches_of(hp)]]
+    for found, weight in zip(gradients, [w for w in execution.module.parameters() if w.grad is not None], strict=True):
+        torch.testing.assert_close(found, weight.grad)
+
+
+def compute(execution: Any, batch: PackedBatch) -> torch.Tensor:
+    objective = WeightedCrossEntropy([1.0, 2.0], CPU, head=execution.module.fusion)
+    return execution.forward_backward(
+        [batch], objective=objective, normaliser=torch.tensor(7.0), scale_loss=lambda loss: loss
+    )
+
+
+@pytest.mark.parametrize("capture", [raising(RuntimeError("operation not permitted")), half_of], ids=str)
+def test_with_true_a_graph_that_is_impossible_or_wrong_is_an_error(tmp_path, capture):
+    hp, execution = execution_of(tmp_path, "bert", CPU)
+    with pytest.raises(ContractError, match="cuda_graphs: is true, but (the microbatch cannot|loss and gradient)"):
+        step_with(capture, execution, hp, must=True)
+
+
+def test_the_graph_used_least_recently_is_dropped(tmp_path, monkeypatch):
+    monkeypatch.setattr(step_graph, "_MOST_GRAPHS", 2)
+    _, execution = execution_of(tmp_path, "bert", CPU)
+    graphs = StepGraphs(execution.module, [MAX_LENGTH], capture=StandIn(), must=True)
+    execution.graphs = graphs
+    batches = [filled(packed_batch([[length]] * 2), [MAX_LENGTH]) for length in (10, 30, 60)]
+    for index in (0, 0, 1, 1, 0, 2, 2):
+        compute(execution, batches[index])
+    assert list(graphs._graphs) == [shapes_of(batches[0]), shapes_of(batches[2])]
+
+
+@pytest.mark.parametrize(
+    ("settings", "processes", "has_gpu", "reason"),
+    [
+        ({}, 1, False, "there is no GPU"),
+        ({"model_class": "lstm"}, 1, True, "an LSTM"),
+        ({"fp16": True}, 1, True, "fp16 changes the factor"),
+        ({"activation_checkpointing": 1}, 1, True, "activation_checkpointing reads"),
+        ({}, 2, True, "there are 2 processes"),
+        ({"encoder_config": {"model_type": "mpnet"}}, 1, True, "of the family mpnet pad"),
+    ],
+    ids=str,
+)
+def test_true_is_an_error_where_a_graph_is_impossible(settings, processes, has_gpu, reason):
+    kinds = [settings.get("encoder_config", {}).get("model_type", "bert")]
+    check_graphs(hyperparameters(**settings), kinds, processes=processes, has_gpu=has_gpu)
+    hp = hyperparameters(**settings, cuda_graphs=True)
+    with pytest.raises(ContractError, match=f"cuda_graphs: is true, but .*{reason}"):
+        check_graphs(hp, kinds, processes=processes, has_gpu=has_gpu)
+
+
+def test_a_job_refuses_cuda_graphs_without_a_gpu(tmp_path):
+    hp = hyperparameters(tokenizer="from_scratch", cuda_graphs=True)
+    with pytest.raises(ContractError, match="there is no GPU"):
+        check_settings(JobPaths(tmp_path), hp, hosts=1, per_host=1)
+
+
+@pytest.mark.parametrize(("setting", "on_gpu"), [(False, True), ("auto", False)])
+def test_there_are_no_graphs_and_no_line_with_false_or_without_a_gpu(tmp_path, caplog, setting, on_gpu):
+    hp, execution = execution_of(tmp_path, "bert", CPU, cuda_graphs=setting)
+    if on_gpu:
+        execution.ranks = replace(execution.ranks, device=torch.device("cuda"))
+    with caplog.at_level(logging.INFO):
+        assert step_graphs(hp, execution) is None
+    assert caplog.messages == []
+
+
+def test_auto_says_on_a_gpu_why_there_are_no_graphs(tmp_path, caplog):
+    log_once.cache_clear()
+    hp, execution = execution_of(tmp_path, "lstm", CPU)
+    execution.ranks = replace(execution.ranks, device=torch.device("cuda"))
+    with caplog.at_level(logging.INFO):
+        assert step_graphs(hp, execution) is None
+    (message,) = caplog.messages
+    assert message.startswith("cuda_graphs: auto: a step is not replayed as a graph: the kernels of an LSTM")
