@@ -29,15 +29,15 @@ class Step:
 
 
 ONE_GPU = (
-    Step("facts", 15, "versions, GPU, kernels that exist; bandwidth and matrix products: the ceilings"),
-    Step("kernels", 60, "packed equals padded, values and gradients, by the kernels that are meant"),
-    Step("job", 90, "a whole job in bfloat16; float32 eager and compiled agree; model.onnx agrees"),
-    Step("speed", 150, "tokens/s, MFU, memory, beside Hugging Face; kernels, waits and idle time of a step"),
+    Step("facts", 10, "versions, GPU, kernels that exist; bandwidth and matrix products: the ceilings"),
+    Step("kernels", 40, "packed equals padded, values and gradients, by the kernels that are meant"),
+    Step("job", 85, "a whole job in bfloat16; float32 eager and compiled agree; model.onnx agrees"),
+    Step("speed", 260, "tokens/s, MFU, memory, beside Hugging Face; kernels, waits and idle time of a step"),
     Step("resumed", 45, "losses go on after a kill as without it"),
-    Step("ranks", 60, "two processes on one GPU, over gloo: ddp and fsdp give one process's numbers"),
-    Step("memory", 60, "peak memory of 8 configurations"),
-    Step("precisions", 45, "float16 with scaling, TF32; LSTM, CNN and cross-attention give the CPU's losses"),
-    Step("decisions", 15, "what the measured shares say about the changes that docs/gpu.md lists"),
+    Step("ranks", 30, "two processes on one GPU, over gloo: ddp and fsdp give one process's numbers"),
+    Step("memory", 25, "peak memory of 8 configurations"),
+    Step("precisions", 40, "float16 with scaling, TF32; LSTM, CNN and cross-attention give the CPU's losses"),
+    Step("decisions", 5, "what the measured shares say about the changes that docs/gpu.md lists"),
 )
 SEVERAL_GPUS = tuple(
     Step(name, seconds, shows, f"benchmarks.gpu_steps.several:{name}")

@@ -94,12 +94,15 @@ def _float32(check: Recorder) -> None:
     """Compare losses: eager, again with activation checkpointing, and compiled."""
     larger = {} if check.tiny else {"hidden_size": 256, "intermediate_size": 1024}
     encoder = {**ENCODER, **larger, "hidden_dropout_prob": 0.0}
-    settings = {**DROPOUT_OFF, **ADAMW, "encoder_config": encoder}
+    settings = {**DROPOUT_OFF, **ADAMW, "encoder_config": encoder, "cuda_graphs": False}
     with forked_runs(check.folder / "float32") as (_, jobs):
         (eager,) = jobs.train(ONE_PROCESS, settings)
         check.figure("losses", first_losses(eager))
         (again,) = jobs.train(Strategy("checkpointing", 1, {"activation_checkpointing": 1}), settings)
         check.at_most("first ten losses, activation checkpointing and without", loss_difference(again, eager), 1e-4)
+        if check.only_on_gpu("losses of graphs"):
+            (graphs,) = jobs.train(Strategy("graphs", 1, {"cuda_graphs": True}), settings)
+            check.at_most("first ten losses, graphs and eager", loss_difference(graphs, eager), 1e-4)
         missing = missing_for_compile()
         if missing is not None or not check.only_on_gpu("losses of compiled layers"):
             check.note(f"not compiled: {missing or 'no GPU'}")

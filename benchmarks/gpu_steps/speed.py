@@ -12,10 +12,11 @@ from benchmarks.gpu_steps.clock import now, product_tflops
 from benchmarks.gpu_steps.recorder import Recorder
 from benchmarks.gpu_steps.trace import MOST_BYTES, cost, trace_step
 from benchmarks.gpu_steps.training_step import BATCHES, Batch, HuggingFaceStep, OurStep, init_one_process
+from container.data.filling import shapes_of
 from container.job.processes import missing_for_compile
 
 DATASHEET = 989.0  # dense bfloat16 TFLOP/s of an H100 or H200 (SXM)
-COMPILED, AS_LARGE_AS_FITS = "packed, compiled", "as large as fits"
+COMPILED, GRAPHS, AS_LARGE_AS_FITS = "packed, compiled", ", graphs", "as large as fits"
 TRACE = "trace.json.gz"
 MEASURED = 1.0  # seconds at least
 LARGEST_DIFFERENCE = 0.02  # relative: bfloat16 has 8 bits
@@ -27,7 +28,7 @@ def run(check: Recorder) -> None:
     check.fork("the ceiling", partial(_measure_ceiling, check))
     shapes = (TINY,) if check.tiny else (BASE, SMALL, LARGE)
     rows = [(shape, *mode) for shape in shapes for mode in _modes(check, shape)]
-    for shape, mode, build, seconds in sorted(rows, key=lambda row: row[1] == COMPILED):  # which takes longest
+    for shape, mode, build, seconds in sorted(rows, key=lambda row: row[1].startswith(COMPILED)):  # which takes longest
         if check.has_time(seconds, f"{shape.name}, {mode}"):
             # A process each: what torch.compile leaves in one makes the host slower.
             check.fork(f"{shape.name}, {mode}", partial(_measure_mode, check, shape, mode, build))
@@ -46,13 +47,14 @@ def _measure_ceiling(check: Recorder) -> None:
 def _modes(check: Recorder, shape: Shape) -> list[tuple[str, Build, float]]:
     """Return the name of each mode, how to build its step, and the seconds that it needs at least."""
     folder = check.folder / shape.name.replace(" ", "")
-    modes: list[tuple[str, Build, float]] = [
-        ("packed, eager", partial(OurStep, folder, shape, bf16=True, compile=False), 8),
-    ]
+    modes: list[tuple[str, Build, float]] = []
     missing = missing_for_compile()
-    if check.on_gpu and missing is None:
-        modes.append((COMPILED, partial(OurStep, folder, shape, bf16=True, compile=True), 40))
-    else:
+    compiles = check.on_gpu and missing is None
+    for name, compiled, seconds in (("packed, eager", False, 8), (COMPILED, True, 40)):
+        for suffix, graphs in (("", False), (GRAPHS, True)) if compiles or not compiled else ():
+            build = partial(OurStep, folder, shape, bf16=True, compile=compiled, graphs=graphs)
+            modes.append((name + suffix, build, seconds))
+    if not compiles:
         check.note(f"{shape.name}: not compiled: {missing or 'only on a GPU'}")
     for name, length in (("grouped by length", None), (f"padded to {shape.longest}", shape.longest)):
         modes.append((f"Hugging Face, {name}", partial(HuggingFaceStep, shape, check.device, padded_to=length), 8))
@@ -73,7 +75,7 @@ def _measure_mode(check: Recorder, shape: Shape, mode: str, build: Build) -> Non
     if isinstance(step, OurStep):
         if shape in (BASE, TINY):
             _trace(check, shape, mode, step, records=4 if check.tiny else 128, milliseconds=row.get("ms"))
-        if len(peaks) == 2 and check.has_time(10, f"{shape.name}, {mode}, the largest batch"):
+        if len(peaks) == 2 and step.graphs is None and check.has_time(10, f"{shape.name}, {mode}, the largest batch"):
             records = _largest(peaks)
             while records >= 32:
                 row = _measure(check, shape, step, records, batches=3)
@@ -101,8 +103,12 @@ def _measure(check: Recorder, shape: Shape, step: Any, records: int, *, batches:
     drawn: list[Batch] = step.batches(records)[:batches]
     row = {"records": records, "tokens": sum(sum(batch.lengths) for batch in drawn)}
     try:
-        for batch in drawn:  # allocates, and compiles for these lengths
+        graphs = getattr(step, "graphs", None)
+        for batch in drawn if graphs is None else drawn * 3:  # allocates, compiles for these lengths, makes graphs
             step(batch.inputs)
+        if graphs is not None:
+            shapes = {shapes_of(batch.inputs) for batch in drawn}
+            check.holds(f"{records} records: a graph for each shape", len(graphs) >= len(shapes), value=len(shapes))
         if check.on_gpu:
             torch.cuda.reset_peak_memory_stats()
         started = now(check.device)

@@ -1,7 +1,7 @@
 """An optimizer step of an encoder of a known shape: ours, and that of a plain loop over a Hugging Face model."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,14 @@ import torch.distributed as dist
 from transformers import BertConfig, BertForSequenceClassification
 
 from benchmarks.encoders import Shape, build_model, chat_lengths, chats_of_lengths, hyperparameters
-from container.data.batch import HostCopy, PackedBatch
+from container.data.batch import HostCopy, PackedBatch, use_side_stream
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.mesh import build_mesh, init_distributed
 from container.parallel.parallelize import parallelize
 from container.training.objective import WeightedCrossEntropy
 from container.training.optimizer import build_optimizer, step_optimizer
 from container.training.precision import forbid_tf32, precision_of
+from container.training.step_graph import CudaCapture, StepGraphs
 from contracts.ports import free_port
 
 LR = 1e-5
@@ -61,17 +62,25 @@ class OurStep:
     """Forward, backward, clipping and AdamW, packed, as the training loop has them.
 
     Args:
+        graphs: replay forward and backward as graphs; on a CPU, a stand-in computes again.
         settings: of the job, such as bf16, compile and activation_checkpointing.
     """
 
     first_tokens_only = True  # in the last layer
 
-    def __init__(self, folder: Path, shape: Shape, **settings: Any) -> None:
+    def __init__(self, folder: Path, shape: Shape, *, graphs: bool = False, **settings: Any) -> None:
         hp = hyperparameters(folder, shape, lr=LR, dropout=0.0, **settings)
         self._ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
+        if graphs:
+            use_side_stream(self._ranks.device)  # the default stream cannot be captured
         precision = precision_of(hp, self._ranks.device)
         model = build_model(folder, shape, hp, dropout=0.0).train()
         self._execution = parallelize(model, self._ranks, hp, precision=precision)
+        self.graphs: StepGraphs | None = None
+        if graphs:
+            capture = CudaCapture() if self._ranks.device.type == "cuda" else _computed_again
+            self.graphs = StepGraphs(self._execution.module, [shape.longest], capture=capture, must=True)
+        self._execution.graphs = self.graphs
         self._optimizer = build_optimizer(hp, self._execution.module)
         self._objective = WeightedCrossEntropy([1.0, 1.0], self._ranks.device)
         self._shape = shape
@@ -80,14 +89,16 @@ class OurStep:
     def batches(self, records: int) -> list[Batch]:
         random, shuffled = np.random.default_rng(1), batch_lengths(self._shape, records, grouped=False)
         drawn = [chats_of_lengths(self._shape, lengths, random) for lengths in shuffled]
+        if self.graphs is not None:
+            drawn = self.graphs.fill(drawn)
         if self._ranks.device.type == "cuda":
             drawn = [batch.each(torch.Tensor.pin_memory) for batch in drawn]  # as the loader does
-        return [Batch(batch, batch.texts[0].lengths) for batch in drawn]
+        return [Batch(batch, tuple(lengths)) for batch, lengths in zip(drawn, shuffled)]
 
     def __call__(self, batch: PackedBatch) -> tuple[torch.Tensor, torch.Tensor]:
         """Take a step and return the loss and the gradient norm before it, on the device."""
-        normaliser = torch.full((), float(len(batch.rows)), device=self._ranks.device)
-        self._optimizer.zero_grad(set_to_none=True)
+        normaliser = torch.full((), float(batch.num_records), device=self._ranks.device)
+        self._optimizer.zero_grad(set_to_none=self.graphs is None)
         loss = self._execution.forward_backward(
             [batch.to(self._ranks.device)], objective=self._objective, normaliser=normaliser, scale_loss=_unscaled
         )
@@ -150,6 +161,10 @@ class HuggingFaceStep:
         labels = torch.from_numpy(random.integers(0, 2, len(lengths)))
         tensors = {"input_ids": tokens * mask, "attention_mask": mask.long(), "labels": labels}
         return {name: tensor.pin_memory() if self._device == "cuda" else tensor for name, tensor in tensors.items()}
+
+
+def _computed_again(work: Callable[[], torch.Tensor]) -> Callable[[], torch.Tensor]:
+    return work
 
 
 def _unscaled(loss: torch.Tensor) -> torch.Tensor:

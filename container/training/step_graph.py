@@ -75,6 +75,10 @@ class StepGraphs:
         self._graphs: OrderedDict[Hashable, Graph] = OrderedDict()
         self._makes_more = True
 
+    def __len__(self) -> int:
+        """Return the number of graphs."""
+        return len(self._graphs)
+
     def fill(self, microbatches: Sequence[PackedBatch]) -> list[PackedBatch]:
         """Return the microbatches, on the host, filled to shapes that occur again."""
         return [filled(batch, self._longest) for batch in microbatches]

@@ -225,7 +225,7 @@ def test_a_resumed_run_with_graphs_trains_to_the_weights_of_one_without_an_inter
     trained(tmp_path / "parts", monkeypatch, StandIn(), load_ckpt=False, max_epochs=1)
     capture = StandIn()
     resumed = trained(tmp_path / "parts", monkeypatch, capture, load_ckpt=False)
-    assert capture.replays > 5
+    assert capture.replays > 3
     assert all(map(torch.equal, resumed, whole))
 
 
