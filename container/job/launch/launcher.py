@@ -1,52 +1,33 @@
-"""Run this host's workers with torchrun's API, once per attempt, and report why they failed.
+"""Run this host's workers, several with torchrun's API, once per attempt, and report why they failed.
 
-A separate process, because the supervisor imports no torch. Unlike torchrun's command line, its API returns which rank
-failed and how. The supervisors decide together on a restart, because torchrun's agent would also restart after an error
-that would occur again.
+A separate process, because the supervisor imports no torch; with one worker, this one imports none either. The
+supervisors decide together on a restart, because torchrun's agent would also restart after an error that would occur
+again.
 """
 
 import json
-import logging
 import os
 import signal
+import subprocess
 import sys
-import tempfile
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from contextlib import suppress
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
-
-from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from container.job.failure import Failure, now, root_cause
 from container.job.job import Attempt, Job, Scratch, write_json
+from container.job.launch.ended import Ended, Signalled
 from container.job.processes import set_up_logging
 from container.job.start import start_command
 from container.training.checkpoint_files import clear_unfinished
 from container.training.stop import LEFT_ALONE
-from contracts.ports import LOOPBACK
-from contracts.program import PARENT_PID, die_with_parent
+from contracts.ports import LOOPBACK, free_port
+from contracts.program import PARENT_PID, die_with_parent, stops_handled
 
 _DELAY = 1.0  # seconds until the agent notices the end of a worker at the latest; its clock is rounded to this
 _CLOSED = (-signal.SIGTERM, LEFT_ALONE)  # exit codes after the agent's own SIGTERM, which follows the first failure
-_RENDEZVOUS_TIMEOUT = 300  # seconds; the supervisors notice a lost host sooner
-
-
-@dataclass(frozen=True)
-class Ended:
-    """The end of a worker that failed.
-
-    Attributes:
-        exitcode: negative: the signal that ended it.
-        at: time at which the agent noticed it, in seconds since the epoch, rounded down.
-    """
-
-    rank: int
-    pid: int
-    exitcode: int
-    at: float
+_GRACE = 30.0  # seconds that a worker has to end after a signal to its launcher, as with torchrun
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -60,14 +41,13 @@ def main(arguments: Sequence[str]) -> int:
     scratch, num_workers = Scratch(Path(arguments[0])), int(arguments[1])
     die_with_parent()
     set_up_logging()
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # `failure_of` says what failed
     for line in sys.stdin:
         attempt = Attempt(**json.loads(line))
         try:
             command = start_command("container.job.launch.worker", str(scratch.folder))
             failure = failure_of(scratch, run_workers(command, num_workers, attempt=attempt, logs=scratch.folder))
-        except SignalException as error:  # the agent's, if a stop signals every process of the job
-            failure = Failure.from_exit(-error.sigval, who="the launcher of the workers", at=now())
+        except Signalled as error:  # if a stop signals every process of the job
+            failure = Failure.from_exit(-error.number, who="the launcher of the workers", at=now())
         except Exception as error:
             failure = Failure.from_exception(error)
         if failure is not None:
@@ -90,35 +70,42 @@ def run_workers(
     Args:
         attempt: the rendezvous of the hosts; None if this is the only host.
         logs: the folder for the agent's empty log folder; None: that for temporary files.
+
+    Raises:
+        Signalled: a signal has asked this process to end.
     """
     attempt = attempt or Attempt(0, LOOPBACK, 0)
-    if attempt.hosts == 1:
-        settings: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": f"{LOOPBACK}:0", "local_addr": LOOPBACK}
-    else:  # static: the job chooses the ranks of the hosts
-        settings = {
-            "rdzv_backend": "static",
-            "rdzv_endpoint": f"{attempt.address}:{attempt.port}",
-            "rdzv_configs": {"rank": attempt.host_rank, "timeout": _RENDEZVOUS_TIMEOUT},
-        }
     os.environ[PARENT_PID] = str(os.getpid())
-    try:
-        # torch does not remove its default folder.
-        with tempfile.TemporaryDirectory(prefix="torchelastic_", dir=logs) as log_dir:
-            config = LaunchConfig(
-                min_nodes=attempt.hosts,
-                max_nodes=attempt.hosts,
-                nproc_per_node=num_workers,
-                run_id=f"attempt{attempt.number}",
-                max_restarts=0,
-                monitor_interval=0.1,
-                logs_specs=DefaultLogsSpecs(log_dir=log_dir),
-                **settings,
-            )
-            elastic_launch(config, sys.executable)(*arguments)
-    except ChildFailedError as error:
-        ended = [Ended(rank, end.pid, end.exitcode, end.timestamp) for rank, end in error.failures.items()]
-        return [end for end in ended if end.exitcode not in _CLOSED] or ended
-    return []
+    if num_workers == attempt.hosts == 1:
+        ended = _run_alone(arguments)
+    else:
+        from container.job.launch.elastic import run_with_torchrun  # imports torch, which takes over a second
+
+        ended = run_with_torchrun(arguments, num_workers, attempt=attempt, logs=logs)
+    return [end for end in ended if end.exitcode not in _CLOSED] or ended
+
+
+def _run_alone(arguments: Sequence[str]) -> list[Ended]:
+    """Run one worker with the variables that torchrun sets."""
+    variables = {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "LOCAL_WORLD_SIZE": 1, "MASTER_PORT": free_port(LOOPBACK)}
+    environment = {**os.environ, "MASTER_ADDR": LOOPBACK, **{name: str(value) for name, value in variables.items()}}
+
+    def end(number: int, _: object) -> None:
+        raise Signalled(number)
+
+    with stops_handled(end):
+        worker = subprocess.Popen([sys.executable, *arguments], env=environment, start_new_session=True)
+        try:
+            code = worker.wait()
+        except Signalled:
+            os.killpg(worker.pid, signal.SIGTERM)
+            with suppress(subprocess.TimeoutExpired, Signalled):
+                worker.wait(_GRACE)
+            with suppress(ProcessLookupError):
+                os.killpg(worker.pid, signal.SIGKILL)  # what the worker started, too
+            worker.wait()
+            raise
+    return [Ended(0, worker.pid, code, now())] if code else []
 
 
 def failure_of(scratch: Scratch, ended: Sequence[Ended]) -> Failure | None:

@@ -3,21 +3,22 @@
 import io
 import json
 import signal
+import subprocess
 import sys
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
-from torch.distributed.elastic.multiprocessing import SignalException
 
 from container.errors import PeerFailed
 from container.job.failure import Failure
 from container.job.job import Attempt, Restart, Scratch, write_json
 from container.job.launch import launcher
-from container.job.launch.launcher import Ended, failure_of
+from container.job.launch.ended import Ended, Signalled
+from container.job.launch.launcher import failure_of
 from container.job.launch.workers import DEFAULTS, unset_defaults
 from container.training.stop import LEFT_ALONE
-from testing.jobs import REPOSITORY, run_python
+from testing.jobs import REPOSITORY, run_python, wait_for
 
 
 @pytest.fixture
@@ -45,6 +46,51 @@ def test_workers_that_end_well_are_waited_for(scratch, tmp_path):
     ended = run(tmp_path, f"import os; open({str(tmp_path)!r} + '/rank' + os.environ['RANK'], 'w')", 2)
     assert failure_of(scratch, ended) is None
     assert sorted(path.name for path in tmp_path.glob("rank*")) == ["rank0", "rank1"]
+
+
+def test_one_worker_has_the_variables_of_torchrun_and_its_end_is_reported(scratch, tmp_path):
+    program = (
+        f"import json, os, signal; json.dump(dict(os.environ), open({str(tmp_path / 'environment')!r}, 'w')); "
+        "os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    (ended,) = run(tmp_path, program, 1)
+    assert (ended.rank, ended.exitcode) == (0, -9)
+    assert failure_of(scratch, [ended]).cause.startswith(f"worker rank 0 (pid {ended.pid}) was ended by SIGKILL")
+    environment = json.loads((tmp_path / "environment").read_text())
+    names = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "MASTER_ADDR")
+    assert [environment[name] for name in names] == ["0", "0", "1", "1", "127.0.0.1"]
+    assert int(environment["MASTER_PORT"]) > 0
+
+
+def test_with_one_worker_the_launcher_imports_no_torch(tmp_path):
+    code = (
+        "import sys; from container.job.launch.launcher import run_workers\n"
+        "assert run_workers(['-S', '-c', ''], 1) == []\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert run_python(code).returncode == 0
+
+
+@pytest.mark.parametrize("stubborn", [False, True])
+def test_a_signal_to_the_launcher_ends_its_only_worker(tmp_path, stubborn):
+    pid = tmp_path / "pid"
+    worker = (
+        f"import os, signal, time; signal.signal(signal.SIGTERM, signal.SIG_{'IGN' if stubborn else 'DFL'}); "
+        f"open({str(pid)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
+    )
+    code = (
+        "from container.job.launch import launcher\n"
+        "launcher._GRACE = 0.5\n"
+        "try:\n"
+        f"    launcher.run_workers(['-S', '-c', {worker!r}], 1)\n"
+        "except launcher.Signalled as error:\n"
+        "    raise SystemExit(error.number)"
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], cwd=REPOSITORY)
+    wait_for(lambda: pid.exists() and pid.read_text())
+    process.terminate()
+    assert process.wait(60) == signal.SIGTERM
+    assert not Path(f"/proc/{pid.read_text()}").exists()
 
 
 def test_ranks_that_lose_their_peer_end_soon_and_are_not_the_cause(scratch, tmp_path):
@@ -95,7 +141,7 @@ def test_workers_that_alone_got_a_sigterm_were_killed_by_it(scratch):
 
 def test_a_signal_that_ends_the_launcher_is_no_error_of_the_job(scratch, monkeypatch):
     def signalled(*_, **__):
-        raise SignalException("Process 7 got signal: 15", signal.SIGTERM)
+        raise Signalled(signal.SIGTERM)
 
     monkeypatch.setattr(launcher, "run_workers", signalled)
     for name in ("die_with_parent", "set_up_logging"):  # they change this process
