@@ -51,6 +51,7 @@ LOG = "log.txt"  # of every run of the job in this folder, with details that are
 TENSORBOARD_EVAL = "tensorboard_eval"
 CURVES = (f"{TENSORBOARD_EVAL}/roc_curve.png", f"{TENSORBOARD_EVAL}/pr_curve.png")
 PROFILE = "profile"
+COLLECTIVES = "collectives.rank"  # beginning of the names of the flight recorder's files
 LABEL_ISSUES = "label_issues.csv"
 TUNING, TUNING_SUMMARY = "tuning", "summary.json"  # of a search, in output/data/
 OUT_OF_FOLD = "train_out_of_fold.parquet"  # with cross_fit, in output/data/

@@ -157,6 +157,11 @@ def choose_device() -> str:
     return "cpu:gloo,cuda:nccl"
 
 
+def is_one_host() -> bool:
+    """Return whether all processes of the job are on this host, by the variables that a launcher sets."""
+    return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
+
+
 def shares_gpu() -> bool:
     """Return whether all ranks of a host share its first GPU, for tests of several ranks on one GPU.
 

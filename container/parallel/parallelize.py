@@ -23,7 +23,7 @@ from container.models.encoder import encoder_layers_of
 from container.parallel.branch import split_branches
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.execution import DirectExecution, Execution
-from container.parallel.mesh import RankMesh
+from container.parallel.mesh import RankMesh, is_one_host
 from container.parallel.pipeline import build_pipeline
 from container.parallel.sharding import accumulating, shard_module
 from container.parallel.tensor import apply_tensor_parallel
@@ -31,6 +31,7 @@ from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
 
+_BUCKET_MIB = 100  # of gradients; torch's default of 25 is for networks between hosts
 _MOST_GRAPHS = 64  # of the layers of a class; torch's default is 8
 # torch 2.13 renames this argument and warns about the old name.
 _NO_BUFFERS: dict[str, Any] = {
@@ -157,6 +158,7 @@ def _replicate(module: nn.Module, ranks: RankMesh, hp: Hyperparameters) -> Distr
         device_ids=[ranks.device.index] if ranks.device.type == "cuda" else None,
         process_group=group,
         gradient_as_bucket_view=True,
+        **({"bucket_cap_mb": _BUCKET_MIB} if ranks.device.type == "cuda" and is_one_host() else {}),
         **_NO_BUFFERS,  # the model's buffers are constants
     )
     if hp.gradient_compression != "none":

@@ -5,6 +5,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest import mock
 
@@ -240,3 +241,16 @@ def test_a_compiled_layer_gives_the_same_gradients(rank_pool, tmp_path):
     apart, graphs = rank_pool.run(compare_compiled, str(tmp_path), world_size=1)[0]
     assert graphs > 0, "something was compiled"
     assert apart < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("device", "local", "mebibytes"), [("cuda", "8", 100), ("cuda", "4", None), ("cpu", "8", None)], ids=str
+)
+def test_gradients_have_large_buckets_on_the_gpus_of_one_host(monkeypatch, device, local, mebibytes):
+    given = {}
+    monkeypatch.setattr(parallelize_module, "DistributedDataParallel", lambda _, **options: given.update(options))
+    monkeypatch.setenv("WORLD_SIZE", "8")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", local)
+    ranks = SimpleNamespace(device=torch.device(device, 0), group=lambda _: None)
+    parallelize_module._replicate(torch.nn.Linear(1, 1), ranks, hyperparameters())
+    assert given.get("bucket_cap_mb") == mebibytes

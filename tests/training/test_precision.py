@@ -1,5 +1,6 @@
 """The precision of matrix products, by the settings and the device."""
 
+import os
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +8,7 @@ import torch
 
 from container.job.launch import worker
 from container.training.precision import float32_products, precision_of
+from contracts.paths import JobPaths
 from testing.encoder_families import hyperparameters
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -61,17 +63,38 @@ def test_tf32_changes_nothing_on_a_cpu(outside):
         assert tf32_switches() == outside
 
 
-def test_a_worker_forbids_tf32_before_it_computes_anything(monkeypatch):
-    class Joined(Exception):
-        """The worker has joined the process group."""
+class Joined(Exception):
+    """The worker has joined the process group."""
+
+
+def joins(tmp_path, monkeypatch):
+    """Start a worker until it joins the process group; return the switches of TF32 then."""
 
     def join(**_):
         raise Joined(tf32_switches())
 
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     monkeypatch.setattr(worker, "init_distributed", join)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "1")
-    job = SimpleNamespace(hp=hyperparameters(tf32=True), timeline=SimpleNamespace(mark=lambda _: None))
+    timeline = SimpleNamespace(mark=lambda _: None)
+    job = SimpleNamespace(hp=hyperparameters(tf32=True), timeline=timeline, paths=JobPaths(tmp_path))
     with pytest.raises(Joined) as joined:
         worker.run(job, SimpleNamespace())
-    assert joined.value.args == (("highest", False),)
+    return joined.value.args[0]
+
+
+def test_a_worker_forbids_tf32_before_it_computes_anything(tmp_path, monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
+    assert joins(tmp_path, monkeypatch) == ("highest", False)
+
+
+@pytest.mark.parametrize("chosen", [None, "/other/trace"])
+def test_the_flight_recorder_writes_to_the_output_or_where_the_user_says(tmp_path, monkeypatch, chosen):
+    name = "TORCH_FR_DUMP_TEMP_FILE"
+    monkeypatch.setenv(name, chosen) if chosen else monkeypatch.delenv(name, raising=False)
+    before = dict(os.environ)
+    try:
+        joins(tmp_path, monkeypatch)
+        assert os.environ[name] == (chosen or str(tmp_path / "output" / "data" / "collectives.rank"))
+    finally:
+        os.environ.clear()
+        os.environ.update(before)

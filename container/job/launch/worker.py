@@ -44,6 +44,7 @@ def run(job: Job, stop: StopFlag) -> None:
     """
     job.timeline.mark("start workers")
     forbid_tf32()
+    os.environ.setdefault("TORCH_FR_DUMP_TEMP_FILE", str(job.paths.output_data / artifacts.COLLECTIVES))
     timeout, per_host = job.hp.process_group_timeout_minutes, int(os.environ["LOCAL_WORLD_SIZE"])
     init_distributed(timeout_minutes=timeout)
     degrees = ParallelDegrees.resolve(job.hp, dist.get_world_size(), per_host=per_host)

@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 # it, keep a kernel for each shape, by default the last 1,024, which take a gigabyte; torch's allocator would fragment
 # the memory of a GPU. Threads spin about a tenth of a millisecond before they sleep: without spinning, a step takes 4
 # to 9 % longer in a job alone on its cores. With libgomp's default of milliseconds, two jobs on the same cores train at
-# a seventh of their speed.
+# a seventh of their speed. NCCL's flight recorder keeps the last collectives, and writes them if one waits too long
+# (docs/parallelism.md).
 DEFAULTS = MappingProxyType(
     {
         "TOKENIZERS_PARALLELISM": "false",
@@ -40,6 +41,8 @@ DEFAULTS = MappingProxyType(
         "LRU_CACHE_CAPACITY": "32",
         "PYTORCH_ALLOC_CONF": "expandable_segments:True",
         "GOMP_SPINCOUNT": "10000",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        "TORCH_FR_BUFFER_SIZE": "2000",
     }
 )
 _REPLACES = {"PYTORCH_ALLOC_CONF": "PYTORCH_CUDA_ALLOC_CONF", "GOMP_SPINCOUNT": "OMP_WAIT_POLICY"}
