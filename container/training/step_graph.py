@@ -101,7 +101,7 @@ class StepGraphs:
     def _captured(self, compute: Microbatch, first: PackedBatch, normaliser: Tensor) -> "Graph | None":
         log_once(logger, logging.INFO, "cuda_graphs: microbatches whose shape occurs again are replayed as a graph")
         try:
-            if not _has_room(first.rows.device):
+            if not self._has_room(first.rows.device):
                 raise torch.OutOfMemoryError("the activations of a microbatch do not fit twice")
             return Graph(compute, first, normaliser, capture=self._capture)
         except torch.OutOfMemoryError as error:
@@ -110,6 +110,15 @@ class StepGraphs:
         except Exception as error:  # of several types
             self._give_up(f"the microbatch cannot be captured: {first_line(error)}")
         return None
+
+    def _has_room(self, device: torch.device) -> bool:
+        """Return whether a graph fits beside what is computed without one, and copies of the gradients to compare."""
+        if device.type != "cuda":
+            return True
+        held, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
+        activations = torch.cuda.max_memory_allocated(device) - held
+        copies = sum(weight.grad.nbytes for weight in self._module.parameters() if weight.grad is not None)
+        return held + copies + _ROOM * activations < torch.cuda.mem_get_info(device)[0] + reserved
 
     def _compared(self, compute: Microbatch, graph: "Graph", batch: PackedBatch, normaliser: Tensor) -> Tensor:
         """Compute with the graph, then as `compute` does, from the same state; keep the graph if both are equal."""
@@ -198,15 +207,6 @@ def _limit(by_shapes: OrderedDict[Hashable, Any]) -> None:
     """Drop the least recently used one, if there are too many."""
     if len(by_shapes) > _MOST_GRAPHS:
         by_shapes.popitem(last=False)
-
-
-def _has_room(device: torch.device) -> bool:
-    """Return whether the activations of a graph fit beside those of a microbatch without one."""
-    if device.type != "cuda":
-        return True
-    held, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
-    activations = torch.cuda.max_memory_allocated(device) - held
-    return held + _ROOM * activations < torch.cuda.mem_get_info(device)[0] + reserved
 
 
 def _scalars(loss: Tensor, gradients: list[Tensor]) -> list[float]:

@@ -278,6 +278,20 @@ def compute(execution: Any, batch: PackedBatch) -> torch.Tensor:
     )
 
 
+@pytest.mark.parametrize(("gibibytes", "fits"), [(8, True), (4, False)])
+def test_a_graph_is_made_only_where_activations_fit_twice_beside_copies_of_the_gradients(
+    tmp_path, monkeypatch, gibibytes, fits
+):
+    """1 GiB is held, and the activations take 2."""
+    _, execution = execution_of(tmp_path, "bert", CPU)
+    gib = 1 << 30
+    for name, value in (("memory_allocated", gib), ("memory_reserved", gib), ("max_memory_allocated", 3 * gib)):
+        monkeypatch.setattr(torch.cuda, name, lambda _, value=value: value)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (gibibytes * gib - gib, 80 * gib))
+    graphs = StepGraphs(execution.module, [MAX_LENGTH], capture=StandIn(), must=False)
+    assert graphs._has_room(torch.device("cuda")) == fits
+
+
 @pytest.mark.parametrize("capture", [raising(RuntimeError("operation not permitted")), half_of], ids=str)
 def test_with_true_a_graph_that_is_impossible_or_wrong_is_an_error(tmp_path, capture):
     hp, execution = execution_of(tmp_path, "bert", CPU)
