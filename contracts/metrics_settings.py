@@ -51,6 +51,13 @@ class ModelMetricsSettings(ProcessingSettings):
     decision_metric: MetricOfSplit = Field(
         "test/auroc", description="Metric that evaluation.json repeats for the pipeline's condition."
     )
+    champion_margin: float = Field(
+        0.0,
+        ge=-5,
+        le=5,
+        description="With the input champion: how many standard errors of the paired difference the new model must be "
+        "better by.",
+    )
     generate_plots: bool = Field(True, description="Write plots.")
 
     @field_validator("score_fields")

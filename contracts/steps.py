@@ -31,6 +31,8 @@ PREVIOUS = "previous_eval_output"
 PAYLOAD_ARCHIVE, PAYLOAD_CHECK = "payload.tar.gz", "payload_check.json"
 # In evaluation.json: what a registered version is described by, as texts.
 VERSION, VERSION_FACTS = "version", ("metric_value", "metric_interval_95", "measured_on", "training_rows", "commit")
+# The registered model that must be beaten: its package, or a file with one of these names in the place of a package.
+CHAMPION, NO_CHAMPION, NOT_LOOKED_UP = "champion", "no-champion", "not-looked-up"
 SIGNATURE, TABLE_METADATA, DATA_PROFILE_TEXT = "signature.json", "metadata.json", "data_profile.txt"
 EVALUATION, METRICS_REPORT, METRICS_SUMMARY = "evaluation.json", "metrics_report.json", "metrics_summary.txt"
 MONITOR_REPORT, VIOLATIONS, MONITOR_HISTORY = "monitor_report.html", "violations.json", "history.jsonl"
@@ -302,6 +304,13 @@ MODEL_METRICS = StepContract(
             f"{_IN}/previous_eval_data",
             PREDICTION_FILES,
             "{val,test}_predictions of a previous model for the same records.",
+            required=False,
+        ),
+        StepFolder(
+            CHAMPION,
+            f"{_IN}/champion",
+            (ARCHIVED_MODEL, NO_CHAMPION, NOT_LOOKED_UP),
+            "The registered model that must be beaten, which scores the same records.",
             required=False,
         ),
         _SETTINGS_INPUT,

@@ -23,7 +23,8 @@ def model_card(config: PipelineConfig, plan: Plan, outcome: ConditionOutcome | N
     registration, condition = config.registration, config.condition
     required = f"{condition.metric} {condition.word} {condition.threshold:g}"
     if condition.beat != "nothing":
-        required += f", and as good as the {condition.beat} registered model (margin {condition.margin:g})"
+        required += f", and as good as the {condition.beat} registered model on the same records "
+        required += f"(margin: {condition.margin_standard_errors:g} standard errors)"
     evaluation: dict[str, object] = {
         "name": "Condition of registration",
         "evaluation_observation": f"Required{'' if outcome else ', without parameters of the execution'}: {required}.",

@@ -4,13 +4,14 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from contracts.errors import ContractError
-from contracts.steps import EVALUATION, VERSION
+from contracts.steps import CHAMPION, EVALUATION, VERSION
 from pipeline.config import Condition
 
 VALUE_PATH = "decision.value"  # in evaluation.json
-_UNREACHABLE = 1e30
+LEAD_PATH = f"decision.{CHAMPION}.lead"
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,12 @@ class ConditionOutcome:
 
     Attributes:
         value: the metric; None where it is undefined.
-        limits: what it must reach, by the origin of the limit.
+        champion: the comparison with the registered model: container/steps/metrics/champion.py, Lead.
     """
 
     condition: Condition
     value: float | None
-    limits: Mapping[str, float]
+    champion: Mapping[str, Any]
 
     @property
     def holds(self) -> bool:
@@ -32,50 +33,41 @@ class ConditionOutcome:
         if self.value is None:
             return False
         sign = 1 if self.condition.higher_is_better else -1
-        return all(sign * self.value >= sign * limit for limit in self.limits.values())
+        return sign * self.value >= sign * self.condition.threshold and self.champion["lead"] >= 0
 
     def sentence(self) -> str:
-        """Return the condition and the metric's value in one sentence."""
-        metric, value = self.condition.metric, "undefined" if self.value is None else f"{self.value:.6g}"
-        limits = " and ".join(f"{self.condition.word} {each:.6g} ({origin})" for origin, each in self.limits.items())
+        """Return the condition, the metric's value and the comparison in one sentence."""
+        condition, found = self.condition, self.champion
+        value = "undefined" if self.value is None else f"{self.value:.6g}"
+        limit = f"{condition.word} {condition.threshold:.6g} ({condition.threshold_key})"
+        if found["value"] is not None:
+            limit += f" and as good as the {condition.beat} registered model, which has {found['value']:.6g} on the "
+            limit += f"same {found['records']} records"
+        if found["standard_error"]:
+            limit += f" (difference {found['difference']:+.6g}, standard error {found['standard_error']:.2g}"
+            limit += f", required {condition.margin_standard_errors:g} standard errors)"
         if self.holds:
-            return f"{metric} is {value}; required: {limits}."
-        return f"The model was not registered: {metric} is {value}, but must be {limits}."
+            return f"{condition.metric} is {value}; required: {limit}."
+        return f"The model was not registered: {condition.metric} is {value}, but must be {limit}."
 
 
-def limit_to_beat(condition: Condition, registered: float) -> float:
-    """Return the registered model's metric, moved by the margin."""
-    return registered + (condition.margin if condition.higher_is_better else -condition.margin)
+def check_condition(condition: Condition, metrics: Path) -> ConditionOutcome:
+    """Compare the metrics in a metrics_output folder with the condition."""
+    decision = decision_of((metrics / EVALUATION).read_text(encoding="utf-8"), where=str(metrics / EVALUATION))
+    value = decision["value"]
+    return ConditionOutcome(condition, None if value is None else float(value), decision[CHAMPION])
 
 
-def unreachable(condition: Condition) -> float:
-    """Return a limit that no model meets, far from every metric and from every loss."""
-    return _UNREACHABLE if condition.higher_is_better else -_UNREACHABLE
-
-
-def check_condition(condition: Condition, value: float | None, registered: float | None) -> ConditionOutcome:
-    """Compare a metric with the condition.
-
-    Args:
-        registered: the metric of the registered model that must be beaten; None where there is none.
-    """
-    limits = {f"condition.{'minimum' if condition.higher_is_better else 'maximum'}": condition.threshold}
-    if condition.beat != "nothing" and registered is not None:
-        limits[f"the {condition.beat} registered model"] = limit_to_beat(condition, registered)
-    return ConditionOutcome(condition, value, limits)
-
-
-def measured_value(evaluation: str, *, where: str) -> float | None:
-    """Return the metric of the condition in the text of an evaluation.json.
+def decision_of(evaluation: str, *, where: str) -> dict[str, Any]:
+    """Return what decides in the text of an evaluation.json: the metric's value, and the comparison of CHAMPION.
 
     Raises:
-        ContractError: the metric is missing.
+        ContractError: one is missing.
     """
     try:
-        content = json.loads(evaluation)
-        for key in VALUE_PATH.split("."):
-            content = content[key]
-        return None if content is None else float(content)
+        decision = json.loads(evaluation)["decision"]
+        _ = float(decision["value"] or 0), float(decision[CHAMPION]["lead"])
+        return decision
     except (ValueError, KeyError, TypeError):
         raise ContractError(
             f"{where}: has no number {VALUE_PATH}", "Run ModelMetricsComputation of this version."
@@ -85,9 +77,3 @@ def measured_value(evaluation: str, *, where: str) -> float | None:
 def version_facts(metrics: Path) -> dict[str, str]:
     """Return what describes a version, from a metrics_output folder."""
     return json.loads((metrics / EVALUATION).read_text(encoding="utf-8"))[VERSION]
-
-
-def read_measured_value(metrics: Path) -> float | None:
-    """Return the metric of the condition in a metrics_output folder."""
-    path = metrics / EVALUATION
-    return measured_value(path.read_text(encoding="utf-8"), where=str(path))

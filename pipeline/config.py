@@ -4,7 +4,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from contracts.metrics import LOSSES
+from contracts.metrics import COMPARED, LOSSES
 from contracts.serving import CSV, MOST_TRANSFORM_MIB, PAYLOAD_MIB, TRANSFORM_REQUESTS
 from contracts.tuning import Tuning
 from contracts.value_types import LARGEST_NUMBER, Json, MetricOfSplit, Number, Tags, TrackingName, TrackingUri
@@ -79,10 +79,16 @@ class Condition(Section):
     )
     beat: Literal["nothing", "approved", "newest"] = Field(
         default="nothing",
-        description="The model must also be at least as good as a registered model of the group: the newest approved "
-        "one, or the newest. If none is registered yet, the threshold alone decides.",
+        description="The model must also be at least as good as a registered model of the group, which scores the same "
+        "records: the newest approved one, or the newest. If none is registered yet, the threshold alone decides.",
     )
-    margin: float = Field(default=0.0, ge=0, le=1, description="With beat: the required improvement.")
+    margin_standard_errors: float = Field(
+        default=0.0,
+        ge=-5,
+        le=5,
+        description="With beat: the required improvement, in standard errors of the difference on the same records. "
+        "Below 0: how much worse the model may be.",
+    )
 
     @model_validator(mode="after")
     def _one_threshold(self) -> Self:
@@ -92,8 +98,10 @@ class Condition(Section):
         if (self.metric.partition("/")[2] in LOSSES) == self.higher_is_better:
             better, right = ("lower", "maximum") if self.higher_is_better else ("higher", "minimum")
             raise ValueError(f"{self.metric} is better if it is {better}: give {right} instead")
-        if self.margin and self.beat == "nothing":
-            raise ValueError("margin goes with beat: approved or newest")
+        if self.margin_standard_errors and self.beat == "nothing":
+            raise ValueError("margin_standard_errors goes with beat: approved or newest")
+        if self.margin_standard_errors and self.metric.partition("/")[2] not in COMPARED:
+            raise ValueError(f"margin_standard_errors: {self.metric} has no standard error; use {', '.join(COMPARED)}")
         return self
 
     def check_limit(self, limit: float) -> None:
@@ -111,6 +119,11 @@ class Condition(Section):
         threshold = self.minimum if self.minimum is not None else self.maximum
         assert threshold is not None
         return threshold
+
+    @property
+    def threshold_key(self) -> str:
+        """The key of the threshold."""
+        return f"condition.{'minimum' if self.higher_is_better else 'maximum'}"
 
     @property
     def higher_is_better(self) -> bool:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from contracts.step_contract import StepContract, StepFolder
 from contracts.steps import (
     BATCH_SCORE,
+    CHAMPION,
     DATA_LOADING,
     MODEL_METRICS,
     MONITOR,
@@ -20,7 +21,7 @@ from contracts.steps import (
 
 CONDITION = "MetricCondition"
 FAIL = "MetricTooLow"
-WRITTEN_INPUTS = ("hyperparameters", "settings")  # from the configuration; not folders of the user
+WRITTEN_INPUTS = ("hyperparameters", "settings", CHAMPION)  # from the configuration and the registry; not the user's
 
 
 @dataclass(frozen=True)

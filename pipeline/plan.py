@@ -101,7 +101,11 @@ _TRACKED = {f"mlflow_{name}": name for name in ("tracking_uri", "experiment", "r
 _COLUMNS = {"label_field": ("hyperparameters", "label_name"), "id_field": ("hyperparameters", "id_name")}
 _REPEATED = {
     TABULAR_PREPROCESSING.name: _COLUMNS,
-    MODEL_METRICS.name: {**_COLUMNS, "decision_metric": ("condition", "metric")},
+    MODEL_METRICS.name: {
+        **_COLUMNS,
+        "decision_metric": ("condition", "metric"),
+        "champion_margin": ("condition", "margin_standard_errors"),
+    },
     TRACKING.name: {field: ("mlflow", name) for field, name in _TRACKED.items()},
     PAYLOAD.name: {name: (f"settings.{REGISTRATION.name}", name) for name in RecordSettings.model_fields},
 }

@@ -107,7 +107,7 @@ def configuration(**changes: Any) -> PipelineConfig:
 
 def everything() -> PipelineConfig:
     """Return a configuration with every key of the section aws, a model to beat, records to score, and a tracker."""
-    condition = {"metric": "test/auroc", "minimum": 0.8, "beat": "approved", "margin": 0.01}
+    condition = {"metric": "test/auroc", "minimum": 0.8, "beat": "approved", "margin_standard_errors": 1}
     return configuration(
         aws=EVERYTHING,
         settings={},

@@ -4,17 +4,17 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from contracts.steps import MODEL_METRICS
+from contracts.steps import CHAMPION, MODEL_METRICS
 from pipeline.aws.feasibility import check_instances, check_places
 from pipeline.aws.jobs import CONDITION_FILE, Build, processing_step
 from pipeline.aws.limits import check_limits
-from pipeline.aws.parameters import THRESHOLD, TO_BEAT, AwsPlan, sdk_parameters
+from pipeline.aws.parameters import INPUT_PREFIX, THRESHOLD, AwsPlan, sdk_parameters
 from pipeline.aws.resolve import aws_plan
 from pipeline.aws.serving import deploy_steps, registration_step, transform_step
 from pipeline.aws.session import offline_session, sagemaker_sdk
 from pipeline.aws.training import training_step
 from pipeline.checks import check_encoders_without_network
-from pipeline.condition import VALUE_PATH, unreachable
+from pipeline.condition import LEAD_PATH, VALUE_PATH
 from pipeline.config import PipelineConfig
 from pipeline.graph import CONDITION, FAIL
 
@@ -98,14 +98,16 @@ def _conditions(build: Build) -> list[Any]:
 
     higher = build.config.condition.higher_is_better
     compare = ConditionGreaterThanOrEqualTo if higher else ConditionLessThanOrEqualTo
-    limits = [build.parameters[name] for name in (THRESHOLD, TO_BEAT) if name in build.parameters]
-    return [compare(left=_measured(), right=limit) for limit in limits]
+    threshold = compare(left=_measured(VALUE_PATH), right=build.parameters[THRESHOLD])
+    if build.config.condition.beat == "nothing":
+        return [threshold]
+    return [threshold, ConditionGreaterThanOrEqualTo(left=_measured(LEAD_PATH), right=0.0)]
 
 
-def _measured() -> Any:
+def _measured(path: str) -> Any:
     from sagemaker.core.workflow.functions import JsonGet
 
-    return JsonGet(step_name=MODEL_METRICS.name, property_file=CONDITION_FILE, json_path=VALUE_PATH)
+    return JsonGet(step_name=MODEL_METRICS.name, property_file=CONDITION_FILE, json_path=path)
 
 
 def _reason(build: Build) -> Any:
@@ -114,14 +116,16 @@ def _reason(build: Build) -> Any:
     condition = build.config.condition
     parts = [
         f"The model was not registered: {condition.metric} is ",
-        _measured(),
+        _measured(VALUE_PATH),
         f", but must be {condition.word} ",
         build.parameters[THRESHOLD],
         f" ({THRESHOLD})",
     ]
-    if TO_BEAT in build.parameters:
-        unset = f"{unreachable(condition):g} means that {TO_BEAT} was not set; set it, or use python -m pipeline start"
-        parts += [f" and {condition.word} ", build.parameters[TO_BEAT]]
-        parts.append(f" ({TO_BEAT}: the {condition.beat} registered model; {unset})")
+    if condition.beat != "nothing":
+        parts += [
+            f", and its lead over the {condition.beat} registered model at least 0, but it is ",
+            _measured(LEAD_PATH),
+        ]
+        parts.append(f" (-1e+30: {INPUT_PREFIX}{CHAMPION} was not set; set it, or use python -m pipeline start)")
     parts.append(f". {MODEL_METRICS.name}'s metrics_summary.txt has the details.")
     return Join(on="", values=parts)

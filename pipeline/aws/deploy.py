@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import math
 import re
 import sys
 from collections.abc import Iterator, Mapping
@@ -14,9 +13,16 @@ from pydantic import TypeAdapter, ValidationError
 from contracts.errors import ContractError, shown
 from contracts.json_text import parse_json
 from contracts.spelling import did_you_mean
-from contracts.steps import DATA_LOADING, PYTORCH_TRAINING, DataLoadingSettings
+from contracts.steps import (
+    ARCHIVED_MODEL,
+    CHAMPION,
+    DATA_LOADING,
+    NO_CHAMPION,
+    NOT_LOOKED_UP,
+    PYTORCH_TRAINING,
+    DataLoadingSettings,
+)
 from pipeline.aws.definition import checked_definition
-from pipeline.aws.errors import aws_errors
 from pipeline.aws.feasibility import check_account, check_bucket
 from pipeline.aws.inputs import input_data
 from pipeline.aws.jobs import has_volume, upload_settings, write_object
@@ -27,16 +33,14 @@ from pipeline.aws.parameters import (
     INSTANCE_COUNT,
     INSTANCE_TYPE,
     THRESHOLD,
-    TO_BEAT,
     AwsPlan,
     ParameterSpec,
     data_key_parameter,
     instance_count_parameter,
 )
-from pipeline.aws.resolve import aws_plan, monitor_plan, monitored_inputs
+from pipeline.aws.resolve import aws_plan, marker_folder, monitor_plan, monitored_inputs
 from pipeline.aws.session import aws_session
 from pipeline.checks import check_encoders_without_network
-from pipeline.condition import limit_to_beat, measured_value
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Machine
 from pipeline.config_types import S3Folder
@@ -44,6 +48,7 @@ from pipeline.estimate import print_estimate
 from pipeline.plan import make_plan
 
 _WRITTEN = "Written by python -m pipeline upsert"  # begins the description of a pipeline
+CHAMPION_INPUT = f"{INPUT_PREFIX}{CHAMPION}"
 _LONGEST_REQUEST = 100 << 10  # bytes of a definition; a longer one is sent as an object, as the SDK does
 
 
@@ -78,6 +83,8 @@ def upsert(config: PipelineConfig, *, replace: bool = False) -> str:
 
 def _write(resolved: AwsPlan, definition: str, sagemaker: Any, s3: Any) -> str:
     upload_settings(resolved, s3)
+    for name in (NO_CHAMPION, NOT_LOOKED_UP) if CHAMPION_INPUT in resolved.specs else ():
+        write_object(resolved.aws, s3, uri=f"{marker_folder(resolved, name)}{name}", content=b"\n")
     request = {
         "PipelineName": resolved.config.name,
         "RoleArn": resolved.aws.role,
@@ -138,13 +145,9 @@ def start(config: PipelineConfig, overrides: Mapping[str, str]) -> str:
     session = aws_session(aws.region)
     client, s3 = session.client("sagemaker"), session.client("s3")
     _require_upserted(resolved, client)
-    if TO_BEAT in specs and TO_BEAT not in values:
-        registered = registered_metric(config, client, s3)
-        if registered is None:
-            values[TO_BEAT] = values.get(THRESHOLD, config.condition.threshold)
-        else:
-            values[TO_BEAT] = limit_to_beat(config.condition, registered)
-    data = input_data(aws, values, s3)
+    if CHAMPION_INPUT in specs and CHAMPION_INPUT not in values:
+        values[CHAMPION_INPUT] = champion(config, client) or marker_folder(resolved, NO_CHAMPION)
+    data = {**input_data(aws, values, s3), CHAMPION: [str(values.get(CHAMPION_INPUT))]}
     for step in plan.steps:
         if (parameter := data_key_parameter(step.contract.name)) in specs:
             tags = sorted(each for name in step.outside for each in data[name])
@@ -261,8 +264,6 @@ def _check_value(config: PipelineConfig, spec: ParameterSpec, value: Any) -> Non
         Machine(instance_count=value)
     if spec.name == THRESHOLD:
         config.condition.check_limit(value)
-    if spec.name == TO_BEAT and not math.isfinite(value):
-        raise ValueError("it must be finite")
     if not spec.key and spec.kind is str and not re.fullmatch("[A-Za-z0-9-]+", value):
         raise ValueError("it may contain only letters, digits and hyphens")
 
@@ -283,23 +284,13 @@ def _check_storage(resolved: AwsPlan, values: Mapping[str, Any]) -> None:
             )
 
 
-def registered_metric(config: PipelineConfig, sagemaker: Any, s3: Any) -> float | None:
-    """Return the metric of the registered model to beat; print a line and return None where there is none."""
+def champion(config: PipelineConfig, sagemaker: Any) -> str | None:
+    """Return the S3 folder of the package of the model to beat; print a line and return None where there is none."""
     only = {"ModelApprovalStatus": "Approved"} if config.condition.beat == "approved" else {}
     for arn, package in packages(sagemaker, config.group, only):
-        metric = package.get("CustomerMetadataProperties", {}).get("condition_metric")
-        uri = package.get("ModelMetrics", {}).get("ModelQuality", {}).get("Statistics", {}).get("S3Uri")
-        if uri is None or metric != config.condition.metric:
-            print(f"{arn} was not decided by {config.condition.metric}; skipping it.", file=sys.stderr)
-            continue
-        bucket, key = uri.removeprefix("s3://").split("/", 1)
-        where, missing = f"the metric of {arn}, {uri}", f"Restore the object, or give the limit: --set {TO_BEAT}=VALUE"
-        with aws_errors(where, missing=missing):
-            text = s3.get_object(Bucket=bucket, Key=key)["Body"].read().decode()
-        value = measured_value(text, where=uri)
-        if value is not None:
-            print(f"To beat: {config.condition.metric} {value:.6g} of {arn}.", file=sys.stderr)
-            return value
+        uri = package["InferenceSpecification"]["Containers"][0]["ModelDataUrl"]
+        print(f"To beat: {arn}, which scores the same records.", file=sys.stderr)
+        return uri.removesuffix(ARCHIVED_MODEL)
     print(f"No {config.condition.beat} model to beat in {config.group}: the threshold alone decides.", file=sys.stderr)
     return None
 

@@ -7,7 +7,6 @@ from typing import Any, get_args
 
 from contracts.fingerprint import Fingerprint
 from contracts.steps import MONITOR, PYTORCH_TRAINING
-from pipeline.condition import unreachable
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Aws, Machine
 from pipeline.config_types import Approval
@@ -19,7 +18,6 @@ INPUT_PREFIX = "Input_"
 INSTANCE_TYPE = "InstanceType"  # end of the name of a parameter
 INSTANCE_COUNT = "InstanceCount"  # likewise
 THRESHOLD = "Threshold"
-TO_BEAT = "ToBeat"
 APPROVAL = "ApprovalStatus"
 CHECKPOINT_KEY = "CheckpointKey"
 CAPTURES = "capture"  # the folder of the requests that the endpoint captures
@@ -163,9 +161,6 @@ def _add_of_training(resolved: AwsPlan, add: Callable[..., None]) -> None:
     condition = config.condition
     about = f"{condition.metric} must be {condition.word} this."
     add(THRESHOLD, float(condition.threshold), about, key="condition")
-    if condition.beat != "nothing":
-        about = f"And {condition.word} this: the {condition.beat} registered model's, which `start` looks up."
-        add(TO_BEAT, unreachable(condition), about)  # an execution that does not set it registers nothing
     if aws.deploy is None:  # an execution deploys approved packages only
         about = "Approval status of a new package."
         add(APPROVAL, config.registration.approval, about, key="registration.approval", choices=get_args(Approval))

@@ -203,8 +203,6 @@ PERMISSIONS = (
     Permission("start", "s3:ListBucket", "the buckets"),
     Permission("start", "s3express:CreateSession", "the directory buckets"),
     Permission("start", "sagemaker:DescribeModelPackage ListModelPackages", "the models of the group", _BEAT),
-    Permission("start", "s3:GetObject", "BUCKET/PREFIX/*", _BEAT),
-    Permission("start", "kms:Decrypt", "the key", _BEAT),
     Permission("schedule", "sagemaker:DescribePipeline", "the pipeline", _MONITOR),
     Permission("schedule", "sagemaker:DescribeModelPackage ListModelPackages", "the models of the group", _MONITOR),
     Permission("schedule", "s3:GetObject PutObject", "BUCKET/PREFIX/NAME-monitor/*", _MONITOR),

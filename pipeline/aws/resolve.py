@@ -3,7 +3,15 @@
 from dataclasses import replace
 
 from contracts.errors import ContractError
-from contracts.steps import BATCH_SCORE, MONITOR, PYTORCH_TRAINING, REGISTRATION
+from contracts.steps import (
+    BATCH_SCORE,
+    CHAMPION,
+    MODEL_METRICS,
+    MONITOR,
+    NOT_LOOKED_UP,
+    PYTORCH_TRAINING,
+    REGISTRATION,
+)
 from pipeline.aws.parameters import CAPTURES, AwsPlan
 from pipeline.aws.session import partition_of
 from pipeline.config import PipelineConfig
@@ -50,7 +58,22 @@ def _whole_plan(config: PipelineConfig) -> AwsPlan:
             f"aws.spot.max_wait_seconds: is {config.aws.spot.max_wait_seconds}, less than training's limit {runtime}",
             "Increase it, or reduce aws.steps.PyTorchTraining.max_runtime_seconds.",
         )
-    return resolved
+    return resolved if config.condition.beat == "nothing" else _with_champion(resolved)
+
+
+def _with_champion(resolved: AwsPlan) -> AwsPlan:
+    """Add the input with the registered model, which `start` sets: an execution without it registers nothing."""
+    uri = marker_folder(resolved, NOT_LOOKED_UP)
+    steps = [
+        replace(step, outside={**step.outside, CHAMPION: uri}) if step.contract is MODEL_METRICS else step
+        for step in resolved.plan.steps
+    ]
+    return replace(resolved, plan=replace(resolved.plan, steps=tuple(steps)))
+
+
+def marker_folder(resolved: AwsPlan, name: str) -> str:
+    """Return the S3 folder of the file NO_CHAMPION or NOT_LOOKED_UP, which `upsert` writes."""
+    return f"{resolved.home}/settings/{name}/"
 
 
 def monitor_plan(config: PipelineConfig) -> AwsPlan:

@@ -13,7 +13,7 @@ from contracts.input_files import is_foreign, read_object
 from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
 from contracts.steps import ARCHIVED_MODEL, REGISTRATION
 from pipeline.card import DOMAIN, TASK, model_card
-from pipeline.condition import ConditionOutcome, read_measured_value, version_facts
+from pipeline.condition import ConditionOutcome, version_facts
 from pipeline.config import PipelineConfig
 from pipeline.plan import Plan
 
@@ -30,11 +30,6 @@ class RegisteredModel:
     approval: str
     metric: str
     package_digest: str
-
-    @property
-    def value(self) -> float | None:
-        """The metric of the condition."""
-        return read_measured_value(self.folder)
 
 
 class LocalRegistry:
@@ -66,9 +61,8 @@ class LocalRegistry:
         if config.condition.beat == "nothing":
             return None
         for model in self.versions():
-            comparable = model.metric == config.condition.metric and model.package_digest != package_digest
             approved = config.condition.beat == "newest" or model.approval == "Approved"
-            if comparable and approved and model.value is not None:
+            if approved and model.package_digest != package_digest:
                 return model
         return None
 

@@ -17,7 +17,9 @@ from contracts.input_files import files_below, read_json
 from contracts.program import COMPLETED, FAILED
 from contracts.step_contract import StepContract
 from contracts.steps import (
+    ARCHIVED_MODEL,
     BATCH_SCORE,
+    CHAMPION,
     DATA_LOADING,
     DATA_PROFILE_TEXT,
     METRICS_SUMMARY,
@@ -32,7 +34,7 @@ from contracts.steps import (
 )
 from pipeline.card import GENERATED
 from pipeline.checks import check_local_input, check_metrics_columns
-from pipeline.condition import ConditionOutcome, check_condition, read_measured_value
+from pipeline.condition import ConditionOutcome, check_condition
 from pipeline.config import PipelineConfig
 from pipeline.estimate import print_estimate
 from pipeline.graph import CONDITION, source
@@ -93,7 +95,14 @@ class Run:
                 paths[folder.name] = self.output(origin.step, origin.output) / origin.subfolder
             elif folder.name in self.config.inputs:
                 paths[folder.name] = Path(self.config.inputs[folder.name])
+            elif folder.name == CHAMPION and (champion := self._champion()) is not None:
+                paths[folder.name] = champion / ARCHIVED_MODEL
         return paths
+
+    def _champion(self) -> Path | None:
+        """Return the folder of the registered model to beat; None where there is none."""
+        registered = self.registry.to_beat(self.config, package_digest=_cached_package(self))
+        return registered and registered.folder
 
     def finish(self, failure: str | None, *, seconds: float) -> None:
         """Print how the run ended, and write report.md under the root."""
@@ -186,9 +195,8 @@ def _run(state: Run) -> int:
         for contract in state.plan.before_condition:
             run_or_reuse(state, contract)
         # The condition runs no program, so it is not cached.
-        registered = state.registry.to_beat(state.config, package_digest=_cached_package(state))
-        value = read_measured_value(state.output(MODEL_METRICS, "metrics_output"))
-        outcome = state.outcome = check_condition(state.config.condition, value, registered and registered.value)
+        outcome = check_condition(state.config.condition, state.output(MODEL_METRICS, "metrics_output"))
+        state.outcome = outcome
         state.show(CONDITION, "done" if outcome.holds else "failed", note=outcome.sentence())
         if outcome.holds:
             for contract in state.plan.after_condition:

@@ -22,7 +22,7 @@ from contracts.local_paths import with_local_paths
 from contracts.package_inputs import CalibrationMap
 from contracts.paths import JobPaths
 from contracts.step_contract import processing_resources
-from pipeline.condition import measured_value
+from pipeline.condition import decision_of
 from testing.jobs import run_python
 from testing.table_jobs import fit, table
 
@@ -263,10 +263,12 @@ def test_a_folder_without_the_permission_to_write_is_an_error(tmp_path: Path) ->
     assert "ContractError: model: cannot be written: permission denied" in done.stderr
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"decision": 3}', '{"decision": {"value": "high"}}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"decision": 3}', '{"decision": {"value": "high"}}', '{"decision": {"value": 1}}']
+)
 def test_an_evaluation_without_the_metric_is_an_error(text: str) -> None:
     with pytest.raises(ContractError, match=r"evaluation\.json: has no number decision\.value"):
-        measured_value(text, where="evaluation.json")
+        decision_of(text, where="evaluation.json")
 
 
 def test_a_failure_with_a_name_that_is_not_utf8_is_written(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ from pipeline.aws.definition import definition
 from pipeline.aws.resolve import aws_plan
 from pipeline.aws.session import sagemaker_sdk
 from pipeline.card import model_card
-from pipeline.condition import check_condition
+from pipeline.condition import ConditionOutcome
 from pipeline.graph import EDGES, Source, source
 from pipeline.plan import make_plan
 from testing.jobs import REPOSITORY
@@ -309,25 +309,53 @@ def test_the_condition_and_the_reason_carry_metric_and_limits(full):
             "Path": "decision.value",
         }
     }
+    lead = {"Std:JsonGet": {**measured["Std:JsonGet"], "Path": "decision.champion.lead"}}
     assert [(each["Type"], each["LeftValue"], each["RightValue"]) for each in decide["Conditions"]] == [
         ("GreaterThanOrEqualTo", measured, {"Get": "Parameters.Threshold"}),
-        ("GreaterThanOrEqualTo", measured, {"Get": "Parameters.ToBeat"}),
+        ("GreaterThanOrEqualTo", lead, 0.0),
     ]
     reason = filled_in(arguments(full, "MetricTooLow")["ErrorMessage"], defaults(full))
     assert reason.startswith(
-        "The model was not registered: test/auroc is 0.5, but must be at least 0.8 (Threshold) "
-        "and at least 1e+30 (ToBeat: the approved registered model; 1e+30 means that ToBeat was not set; set it, or "
-        "use python -m pipeline start)."
+        "The model was not registered: test/auroc is 0.5, but must be at least 0.8 (Threshold), and its lead over the "
+        "approved registered model at least 0, but it is 0.5 (-1e+30: Input_champion was not set; set it, or use "
+        "python -m pipeline start)."
     )
 
 
+def test_an_execution_that_does_not_name_the_registered_model_gets_the_file_that_says_so(full):
+    inputs = {
+        each["InputName"]: each["S3Input"] for each in arguments(full, "ModelMetricsComputation")["ProcessingInputs"]
+    }
+    assert inputs["champion"]["S3Uri"] == {"Get": "Parameters.Input_champion"}
+    assert defaults(full)["Input_champion"] == "s3://my-bucket/teams/risk/demo/settings/not-looked-up/"
+    assert arguments(full, "ModelMetricsComputation")["Environment"]["CHAMPION_MARGIN"] == "1.0"
+
+
+LEADS = {"value": 0.85, "difference": 0.05, "standard_error": 0.02, "records": 400}
+
+
 @pytest.mark.parametrize(
-    ("metric", "limit", "reached"), [("test/auroc", {"minimum": 0.5}, 1.0), ("test/loss", {"maximum": 0.5}, -1.0)]
+    ("limit", "value", "lead", "holds"),
+    [
+        ({"minimum": 0.8}, 0.9, 0.0, True),
+        ({"minimum": 0.8}, 0.9, -1e-9, False),
+        ({"minimum": 0.8}, 0.79, 1.0, False),
+        ({"minimum": 0.8}, None, 1.0, False),
+        ({"maximum": 0.8, "metric": "test/loss"}, 0.9, 1.0, False),
+        ({"maximum": 0.8, "metric": "test/loss"}, 0.7, 0.0, True),
+    ],
 )
-def test_no_model_reaches_the_value_to_beat_of_an_execution_that_does_not_set_it(metric, limit, reached):
-    config = configuration(condition={"metric": metric, "beat": "newest", **limit})
-    default = aws_plan(config).specs["ToBeat"].default
-    assert not check_condition(config.condition.model_copy(update={next(iter(limit)): default}), reached, None).holds
+def test_the_condition_needs_the_threshold_and_a_lead_that_is_not_negative(limit, value, lead, holds):
+    condition = configuration(condition={"metric": "test/auroc", "beat": "newest", **limit}).condition
+    assert ConditionOutcome(condition, value, {**LEADS, "lead": lead}).holds == holds
+
+
+def test_the_sentence_has_both_values_their_difference_and_its_standard_error():
+    condition = configuration(condition={"metric": "test/auroc", "minimum": 0.8, "beat": "newest"}).condition
+    assert ConditionOutcome(condition, 0.9, {**LEADS, "lead": 0.05}).sentence() == (
+        "test/auroc is 0.9; required: at least 0.8 (condition.minimum) and as good as the newest registered model, "
+        "which has 0.85 on the same 400 records (difference +0.05, standard error 0.02, required 0 standard errors)."
+    )
 
 
 def test_a_maximum_reverses_the_condition(other):

@@ -6,7 +6,7 @@ import json
 import os
 import re
 import sys
-from contextlib import nullcontext, redirect_stderr
+from contextlib import redirect_stderr
 from types import SimpleNamespace
 from unittest.mock import patch
 
@@ -25,7 +25,7 @@ from botocore.exceptions import (
 from contracts.errors import ContractError
 from pipeline.aws import deploy
 from pipeline.aws.definition import definition
-from pipeline.aws.deploy import parse_overrides, registered_metric, start, upsert
+from pipeline.aws.deploy import champion, parse_overrides, start, upsert
 from pipeline.aws.errors import aws_errors
 from pipeline.aws.resolve import aws_plan
 from pipeline.aws.session import sagemaker_sdk
@@ -174,54 +174,36 @@ def test_a_training_resumes_where_only_its_instances_or_the_approval_change(clie
 
 def test_without_a_registered_model_the_threshold_of_an_execution_alone_decides(client, undeployed):
     sent = sent_parameters(client, start(undeployed, {"Threshold": "0.6"}))
-    assert (sent["Threshold"], sent["ToBeat"]) == ("0.6", "0.6")
+    assert sent["Threshold"] == "0.6"
+    bucket, key = sent["Input_champion"].removeprefix("s3://").split("/", 1)
+    (marker,) = boto3.client("s3").list_objects_v2(Bucket=bucket, Prefix=key)["Contents"]
+    assert marker["Key"].endswith("/no-champion")
 
 
-def test_start_looks_up_the_registered_model_that_must_be_beaten(client, deployed):
-    assert sent_parameters(client, start(everything(), {}))["ToBeat"] == "0.8", "the threshold: none is registered yet"
-    register(client, value=0.91, status="Approved")
-    register(client, value=0.99, status="PendingManualApproval")
+def test_start_looks_up_the_package_of_the_registered_model_that_must_be_beaten(client, deployed):
+    register(client, name="first", status="Approved")
+    register(client, name="second", status="PendingManualApproval")
     sent = sent_parameters(client, start(everything(), {}))
-    assert float(sent["ToBeat"]) == pytest.approx(0.92), "the approved one's metric and the margin"
-    assert "ToBeat" in sent_parameters(client, start(everything(), {"ToBeat": "0.5"}))
+    assert sent["Input_champion"] == "s3://my-bucket/first/"
+    other = sent_parameters(client, start(everything(), {"Input_champion": "s3://my-bucket/second/"}))
+    assert other["Input_champion"] == "s3://my-bucket/second/"
+    changed = {name for name in keys_of(sent) if keys_of(sent)[name] != keys_of(other)[name]}
+    assert changed == {"ModelMetricsComputationDataKey"}, "it trains nothing again"
 
 
-def register(client, *, value, status, group="demo"):
+def register(client, *, name, status, group="demo"):
     groups = client.list_model_package_groups()["ModelPackageGroupSummaryList"]
     if group not in [each["ModelPackageGroupName"] for each in groups]:
         client.create_model_package_group(ModelPackageGroupName=group)
-    key = f"evaluations/{value}.json"
-    boto3.client("s3").put_object(Bucket="my-bucket", Key=key, Body=json.dumps({"decision": {"value": value}}))
     client.create_model_package(
         ModelPackageGroupName=group,
         ModelApprovalStatus=status,
-        CustomerMetadataProperties={"condition_metric": "test/auroc"},
-        ModelMetrics={
-            "ModelQuality": {"Statistics": {"ContentType": "application/json", "S3Uri": f"s3://my-bucket/{key}"}}
+        InferenceSpecification={
+            "Containers": [{"Image": "image", "ModelDataUrl": f"s3://my-bucket/{name}/model.tar.gz"}],
+            "SupportedContentTypes": ["text/csv"],
+            "SupportedResponseMIMETypes": ["text/csv"],
         },
     )
-
-
-def test_a_missing_evaluation_of_the_model_to_beat_is_named_with_the_parameter_that_replaces_it(client, local_aws):
-    config = configuration(condition={"metric": "test/auroc", "minimum": 0.5, "beat": "newest"}, name="lost")
-    register(client, value=0.93, status="Approved", group="lost")
-    boto3.client("s3").delete_object(Bucket="my-bucket", Key="evaluations/0.93.json")
-    with pytest.raises(ContractError) as error:
-        registered_metric(config, client, boto3.client("s3"))
-    assert re.match(
-        r"the metric of arn:\S+/lost/1, s3://my-bucket/evaluations/0.93.json: .* NoSuchKey", error.value.cause
-    )
-    assert "--set ToBeat=VALUE" in error.value.fix
-
-
-def test_a_model_decided_by_another_metric_need_not_be_beaten(client, local_aws, capsys):
-    config = configuration(condition={"metric": "test/f1_score", "minimum": 0.5, "beat": "newest"}, name="elsewhere")
-    client.create_model_package_group(ModelPackageGroupName="elsewhere")
-    client.create_model_package(
-        ModelPackageGroupName="elsewhere", CustomerMetadataProperties={"condition_metric": "test/auroc"}
-    )
-    assert registered_metric(config, client, boto3.client("s3")) is None
-    assert "was not decided by test/f1_score" in capsys.readouterr().err
 
 
 def missing(client, operation, name):
@@ -234,21 +216,19 @@ def missing(client, operation, name):
 @pytest.mark.parametrize("operation", ["ListModelPackages", "DescribeModelPackage"])
 def test_a_group_or_package_that_does_not_exist_is_no_model_to_beat(client, local_aws, capsys, operation):
     config = configuration(condition={"metric": "test/auroc", "minimum": 0.5, "beat": "newest"}, name="none")
-    register(client, value=0.9, status="Approved", group="none")
+    register(client, name="none", status="Approved", group="none")
     other = boto3.client("sagemaker")
     missing(other, operation, "none")
-    assert registered_metric(config, other, boto3.client("s3")) is None
+    assert champion(config, other) is None
     assert capsys.readouterr().err.endswith("No newest model to beat in none: the threshold alone decides.\n")
 
 
-def test_the_model_to_beat_is_found_behind_a_page_of_others(client, local_aws):
-    config = configuration(condition={"metric": "test/auroc", "minimum": 0.5, "beat": "newest"}, name="demo")
-    register(client, value=0.91, status="Approved")
+def test_the_approved_model_is_found_behind_a_page_of_others(client, local_aws):
+    config = configuration(condition={"metric": "test/auroc", "minimum": 0.5, "beat": "approved"}, name="paged")
+    register(client, name="old", status="Approved", group="paged")
     for _ in range(100):
-        client.create_model_package(
-            ModelPackageGroupName="demo", CustomerMetadataProperties={"condition_metric": "test/f1_score"}
-        )
-    assert registered_metric(config, client, boto3.client("s3")) == 0.91
+        register(client, name="new", status="PendingManualApproval", group="paged")
+    assert champion(config, client) == "s3://my-bucket/old/"
 
 
 def test_starting_a_missing_pipeline_names_the_command_that_creates_it(local_aws):
@@ -398,13 +378,6 @@ def test_a_parameter_that_is_set_twice_is_refused():
 def test_an_input_that_is_no_s3_uri_is_refused():
     with pytest.raises(ContractError, match="parameter Input_input_data: 'https://b/t' is invalid"):
         parse_overrides(aws_plan(everything()), {"Input_input_data": "https://b/t"})
-
-
-@pytest.mark.parametrize(("text", "is_refused"), [("inf", True), ("1.02", False)])
-def test_a_value_to_beat_may_be_any_finite_number(text, is_refused):
-    refused = pytest.raises(ContractError, match="parameter ToBeat: 'inf' is invalid: it must be finite")
-    with refused if is_refused else nullcontext():
-        parse_overrides(aws_plan(everything()), {"ToBeat": text})
 
 
 def test_an_encoder_that_an_execution_would_download_without_a_network_is_refused():

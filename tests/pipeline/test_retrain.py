@@ -60,5 +60,8 @@ def test_the_second_week_starts_from_the_first_and_both_are_watched(tmp_path: Pa
     write_archive(tmp_path / "week" / "initial" / "model.tar.gz", files)
     give_week(tmp_path, seed=10)
     run(tmp_path, config)
+    compared = json.loads(newest(tmp_path, "metrics/evaluation.json").read_text())["decision"]["champion"]
+    assert compared["records"] > 0
+    assert compared["value"] is not None, "the model of the first week scored the test rows of the second"
     assert "carry over" in newest(tmp_path, "PyTorchTraining/*/log.txt").read_text()
     assert len(list((tmp_path / "weekly").rglob("monitor/monitor_report.html"))) == 2

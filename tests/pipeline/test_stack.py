@@ -263,19 +263,15 @@ def _register(config: PipelineConfig) -> None:
     sagemaker, s3 = boto3.client("sagemaker"), boto3.client("s3")
     sagemaker.create_model_package_group(ModelPackageGroupName=config.group)
     for key, content in {
-        "teams/risk/Stacked/evaluation.json": {"decision": {"value": 0.9}},
         "teams/risk/Stacked-monitor/Monitoring/metrics.json": {
             **{"time": "2026-11-30T10:00:00+00:00", "records": 1, "violations": 0, "left_out": {}, "metrics": {}},
             "comparisons": [],
         },
     }.items():
         s3.put_object(Bucket="stack-bucket", Key=key, Body=json.dumps(content))
-    uri = "s3://stack-bucket/teams/risk/Stacked/evaluation.json"
     sagemaker.create_model_package(
         ModelPackageGroupName=config.group,
         ModelApprovalStatus="Approved",
-        CustomerMetadataProperties={"condition_metric": "test/auroc"},
-        ModelMetrics={"ModelQuality": {"Statistics": {"ContentType": "application/json", "S3Uri": uri}}},
         InferenceSpecification={
             "Containers": [{"Image": IMAGE, "ModelDataUrl": "s3://stack-bucket/model.tar.gz"}],
             "SupportedContentTypes": ["text/csv"],

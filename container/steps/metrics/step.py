@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from container.evaluation.model_metrics import MetricOptions, ModelMetrics, SplitInput, compute_model_metrics
 from container.evaluation.predictions import SplitPredictions
 from container.preprocessing.labels import LabelMap
+from container.steps.metrics.champion import Lead, NewModel, lead_over
 from container.steps.metrics.read_predictions import (
     PredictionFiles,
     find_labels,
@@ -31,7 +32,7 @@ from container.tables.values import keys, numbers
 from contracts import artifacts
 from contracts.errors import ContractError, shown
 from contracts.metrics_settings import ModelMetricsSettings
-from contracts.steps import EVALUATION, METRICS_REPORT, METRICS_SUMMARY, VERSION
+from contracts.steps import CHAMPION, EVALUATION, METRICS_REPORT, METRICS_SUMMARY, VERSION
 
 logger = logging.getLogger(__name__)
 
@@ -148,7 +149,39 @@ def run(step: StepRun) -> None:
         false_positive_rate=settings.false_positive_rate,
         min_group_rows=settings.min_group_rows,
     )
-    _write(step, compute_model_metrics(inputs, options))
+    metrics = compute_model_metrics(inputs, options)
+    _write(step, metrics, _lead(step, metrics, inputs, options, labels=labels))
+
+
+def _lead(
+    step: StepRun,
+    metrics: ModelMetrics,
+    inputs: Mapping[str, SplitInput],
+    options: MetricOptions,
+    *,
+    labels: LabelMap,
+) -> Lead:
+    """Compare the metric of the condition with that of the registered model on the same records."""
+    metric: str = step.settings.decision_metric
+    split = metric.partition("/")[0]
+    content = metrics_content(metrics)
+    if metric not in content:
+        raise ContractError(
+            f"DECISION_METRIC: {metric!r} is not one of the metrics of these predictions",
+            f"Use one of: {', '.join(name for name in content if '/' in name)}.",
+        )
+    ids = inputs[split].predictions.ids
+
+    def columns(names: Sequence[str]) -> pa.Table:
+        processed = _processed_files(step, split)
+        if processed is None:
+            raise ContractError("there is no processed_data", "Provide it.")
+        check_present((step.settings.id_field, *names), processed.columns, f"processed_data of {split}")
+        return look_up(ids, processed, id_field=step.settings.id_field, columns=names)
+
+    new = NewModel(metric, content[metric], inputs[split], options, labels)
+    margin: float = step.settings.champion_margin
+    return lead_over(step.input(CHAMPION), new, columns, margin=margin, scratch=step.scratch)
 
 
 def _check_class_labels(settings: ModelMetricsSettings, files: PredictionFiles) -> None:
@@ -271,17 +304,12 @@ def _amounts(column: Column) -> np.ndarray:
     return values
 
 
-def _write(step: StepRun, metrics: ModelMetrics) -> None:
+def _write(step: StepRun, metrics: ModelMetrics, lead: Lead) -> None:
     decides: str = step.settings.decision_metric
     content = metrics_content(metrics)
     values = {name: value for name, value in content.items() if "/" in name}
-    if decides not in values:
-        raise ContractError(
-            f"DECISION_METRIC: {decides!r} is not one of the metrics of these predictions",
-            f"Use one of: {', '.join(values)}.",
-        )
     evaluation = {
-        "decision": {"metric": decides, "value": values[decides]},
+        "decision": {"metric": decides, "value": values[decides], CHAMPION: asdict(lead)},
         VERSION: version_facts(metrics, metric=decides, training_rows=_training_rows(step.input("processed_data"))),
         "metrics": values,
         **model_statistics(metrics, split=decides.partition("/")[0]),
