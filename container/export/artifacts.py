@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import onnx_ir
 import torch
 from torch import nn
 
@@ -38,11 +39,13 @@ def export_model(
     decision: Decision,
     companion: BlendedCompanion | None,
     add: Callable[[Path], None],
+    of_ensemble: list[onnx_ir.Function],
 ) -> dict[str, int]:
     """Write every artifact, check ONNX against PyTorch on records of `samples`, then move all into model/.
 
     Args:
         add: writes more files into the given folder before it becomes model/.
+        of_ensemble: an empty list for the functions of the exported networks, which `add` may use.
 
     Returns:
         The size in bytes of each file, by its path relative to model/.
@@ -61,7 +64,8 @@ def export_model(
         torch.save(_model_artifacts(job, model, data), staging / artifacts.MODEL_ARTIFACTS)
         batches = parity_batches(samples)
         path = staging / artifacts.MODEL_ONNX
-        report = export_onnx(model, job.hp, path, samples=batches, decision=decision, companion=companion)
+        parts = {"decision": decision, "companion": companion, "of_ensemble": of_ensemble}
+        report = export_onnx(model, job.hp, path, samples=batches, **parts)
         logger.info("model.onnx: %s", report)
         add(staging)
         written = [path for path in sorted(staging.rglob("*")) if path.is_file() and not is_foreign(path)]

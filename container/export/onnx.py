@@ -81,6 +81,7 @@ def export_onnx(
     samples: Sequence[PackedBatch],
     decision: Decision = UNCHANGED,
     companion: BlendedCompanion | None = None,
+    of_ensemble: list[onnx_ir.Function] | None = None,
 ) -> OnnxReport:
     """Export `model` to `path`, which is created only after the file is complete and agrees with PyTorch.
 
@@ -94,6 +95,7 @@ def export_onnx(
         samples: at least one batch of records to compare on, held out from training if possible.
         decision: its calibration and prior correction become part of the graph, its threshold of the metadata.
         companion: becomes part of the graph.
+        of_ensemble: functions that `calls_of_layers` adds or calls again.
 
     Raises:
         ContractError: the encoder's family cannot be exported.
@@ -106,7 +108,7 @@ def export_onnx(
     with tempfile.TemporaryDirectory(dir=path.parent, prefix=f".{path.name}.") as folder:
         staged = Path(folder) / path.name
         with without_collection():
-            _write(model, hp, staged, decision=decision, companion=companion)
+            _write(model, hp, staged, decision=decision, companion=companion, of_ensemble=of_ensemble)
         onnx.checker.check_model(str(staged))
         shapes, difference = check_parity(model, hp, staged, samples=samples, decision=decision, companion=companion)
         head = staged.with_name(head_file(None))
@@ -192,7 +194,13 @@ def input_names(model: Network, hp: Hyperparameters) -> list[str]:
 
 
 def _write(
-    model: Network, hp: Hyperparameters, path: Path, *, decision: Decision, companion: BlendedCompanion | None
+    model: Network,
+    hp: Hyperparameters,
+    path: Path,
+    *,
+    decision: Decision,
+    companion: BlendedCompanion | None,
+    of_ensemble: list[onnx_ir.Function] | None,
 ) -> None:
     """Trace the dense forward and save the graph."""
     batch = Dim("batch")
@@ -217,7 +225,7 @@ def _write(
     blend = None if companion is None else companion.blend
     try:
         with silenced():
-            with calls_of_layers(model, _trace, inputs=inputs, dims=dynamic) as functions:
+            with calls_of_layers(model, _trace, inputs=inputs, dims=dynamic, of_ensemble=of_ensemble) as functions:
                 program = _trace(
                     _Probabilities(model, len(hp.text_fields), decision=decision, blend=blend),
                     tuple(inputs),

@@ -31,7 +31,12 @@ Compute = Callable[..., list[Tensor]]  # of a module and tensors
 
 @contextmanager
 def calls_of_layers(
-    model: Network, trace: Trace, *, inputs: Sequence[Tensor], dims: Sequence[Dims]
+    model: Network,
+    trace: Trace,
+    *,
+    inputs: Sequence[Tensor],
+    dims: Sequence[Dims],
+    of_ensemble: list[onnx_ir.Function] | None = None,
 ) -> Iterator[list[onnx_ir.Function]]:
     """Make equal modules of `model` call functions, in a graph that is traced in this context.
 
@@ -41,6 +46,8 @@ def calls_of_layers(
         trace: traces a module with the inputs and their dynamic dimensions, without optimizing the graph.
         inputs: input_ids and attention_mask of each text [B, C, T], then the table.
         dims: the dynamic dimensions of each of `inputs`.
+        of_ensemble: an empty list, to which the functions of an ensemble are added; or those of an earlier export of
+            networks of the same settings, which are called again.
 
     Yields:
         The functions, for `inline_layers`.
@@ -49,11 +56,14 @@ def calls_of_layers(
         if not isinstance(model, Ensemble):
             yield _call_layers(model, trace, replaced)
             return
-        with ExitStack() as replaced_in_first:
-            functions = _call_layers(model.members[0], trace, replaced_in_first)
-            functions += _functions_of(model.members[0], trace, inputs=inputs, dims=dims)
+        first, functions = model.members[0], [] if of_ensemble is None else of_ensemble
+        examples = _examples(first, inputs)
+        if not functions:
+            with ExitStack() as replaced_in_first:
+                functions += _call_layers(first, trace, replaced_in_first)
+                functions += _functions_of(first, trace, inputs=inputs, dims=dims, features=examples[0])
         for network in model.members:
-            _call_methods(network, functions[-2:], replaced)
+            _call_methods(network, functions[-2:], replaced, examples=examples)
         yield functions
 
 
@@ -115,14 +125,25 @@ def _head(network: Classifier, *inputs: Tensor) -> list[Tensor]:
     return [network.head_dense(list(inputs[:count]), inputs[count : 2 * count], table)]
 
 
+@torch.no_grad()
+def _examples(network: Classifier, inputs: Sequence[Tensor]) -> tuple[list[Tensor], Tensor]:
+    """Return the features of the texts, [B, H] or [B, C * T, H] each, and the logits. [B, K]"""
+    count = 2 * len(network.branches)
+    features = _encode(network, *inputs[:count])
+    return features, _head(network, *features, *inputs[1:count:2], *inputs[count:])[0]
+
+
 def _functions_of(
-    network: Classifier, trace: Trace, *, inputs: Sequence[Tensor], dims: Sequence[Dims]
+    network: Classifier,
+    trace: Trace,
+    *,
+    inputs: Sequence[Tensor],
+    dims: Sequence[Dims],
+    features: Sequence[Tensor],
 ) -> list[onnx_ir.Function]:
     """Return a function of the texts, that returns their features, and one of these, the masks and the table."""
     count, batch = len(network.branches), dims[0][0]
     texts, table = slice(2 * count), slice(2 * count, 2 * count + (network.tabular is not None))
-    with torch.no_grad():
-        features = _encode(network, *inputs[texts])
     lengths = [{0: batch, 1: Dim(f"tokens_{i}")} for i in range(count)]  # of a record, C * T
     of_features = [each if values.ndim == 3 else {0: batch} for each, values in zip(lengths, features, strict=True)]
     masks = [mask.flatten(1) for mask in inputs[texts][1::2]]
@@ -132,23 +153,26 @@ def _functions_of(
     return [encode, _function("head", network, _head, trace=trace, inputs=of_head, dims=head_dims)]
 
 
-def _call_methods(network: Classifier, functions: Sequence[onnx_ir.Function], replaced: ExitStack) -> None:
-    """Make the methods of `network` call the functions that `_functions_of` returns."""
-    encode, head = functions
+def _call_methods(
+    network: Classifier,
+    functions: Sequence[onnx_ir.Function],
+    replaced: ExitStack,
+    *,
+    examples: tuple[Sequence[Tensor], Tensor],
+) -> None:
+    """Make the methods of `network` call the functions that `_functions_of` returns, with results like `examples`."""
+    (encode, head), (of_texts, of_records) = functions, examples
 
     def encode_dense(texts: Sequence[tuple[Tensor, Tensor]]) -> list[Tensor]:
         shapes = []
-        for output, (ids, _) in zip(encode.outputs, texts, strict=True):
-            assert output.shape is not None
-            tokens = [ids.shape[1] * ids.shape[2]] if len(output.shape) == 3 else []
-            shapes.append([ids.shape[0], *tokens, output.shape[-1]])
+        for each, (ids, _) in zip(of_texts, texts, strict=True):
+            tokens = [ids.shape[1] * ids.shape[2]] if each.ndim == 3 else []
+            shapes.append([ids.shape[0], *tokens, each.shape[-1]])
         return _call(encode, network, [tensor for pair in texts for tensor in pair], shapes=shapes)
 
     def head_dense(features: list[Tensor], masks: Sequence[Tensor], tabular: Tensor | None) -> Tensor:
         inputs = [*features, *(mask.flatten(1) for mask in masks), *([] if network.tabular is None else [tabular])]
-        logits = head.outputs[0].shape
-        assert logits is not None
-        return _call(head, network, inputs, shapes=[[inputs[0].shape[0], logits[-1]]])[0]
+        return _call(head, network, inputs, shapes=[[inputs[0].shape[0], of_records.shape[-1]]])[0]
 
     _replace(network, "encode_dense", encode_dense, replaced)
     _replace(network, "head_dense", head_dense, replaced)
@@ -156,7 +180,7 @@ def _call_methods(network: Classifier, functions: Sequence[onnx_ir.Function], re
 
 def _replace(module: nn.Module, name: str, method: Callable[..., Any], replaced: ExitStack) -> None:
     setattr(module, name, method)
-    replaced.callback(delattr, module, name)
+    replaced.callback(vars(module).pop, name, None)  # a network may be a member twice
 
 
 class _Body(nn.Module):

@@ -87,18 +87,17 @@ def finish(job: Job, ranks: RankMesh, trained: Trained, *, data: JobData, stop: 
     model = trained_model(hp, data.prepared, trained)
     variants: list[VariantReport] = []
     costs: dict[str, OnnxCost] = {}
+    served_with: dict[str, Any] = {"decision": decision, "companion": companion, "of_ensemble": []}
 
     def add_variants(folder: Path) -> None:
         if trained.values and not hp.draft:
-            costs.update(measure_costs(folder, model, hp, val=val, decision=decision, companion=companion))
+            costs.update(measure_costs(folder, model, hp, val=val, **served_with))
         expected, labels = decision.probabilities(served["val"]), data.prepared.fitted.class_labels
         if not hp.onnx_variants or allows(hp, job.timeline, what="ONNX variants", seconds=_VARIANTS):
             variants.extend(write_variants(folder, model, hp, val=val, expected=expected, class_labels=labels))
         _write_baseline(folder, data, trained.logits["test"], decision)
 
-    files = export_model(
-        job, model, data=data.prepared, samples=val, decision=decision, companion=companion, add=add_variants
-    )
+    files = export_model(job, model, data=data.prepared, samples=val, **served_with, add=add_variants)
     job.timeline.mark("export")
     explanation = None
     if hp.explain and allows(hp, job.timeline, what="feature importance and reasons", seconds=_EXPLANATION):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+import onnx_ir
 import torch
 
 from container.companion.blend import BlendedCompanion
@@ -150,20 +151,22 @@ def measure_costs(
     val: PreparedSplit,
     decision: Decision,
     companion: BlendedCompanion | None,
+    of_ensemble: list[onnx_ir.Function],
 ) -> dict[str, OnnxCost]:
     """Return the cost of model.onnx in `folder` and, of an ensemble, that of the graph of one network; log them.
 
-    Both graphs have the same decision and companion.
+    Both graphs have the same decision and companion, and call the functions `of_ensemble` of the export.
     """
     positions = np.unique(np.linspace(0, len(val) - 1, _TIMED_RECORDS).astype(np.int64))
     costs = {"model.onnx": _cost(folder / artifacts.MODEL_ONNX, model, hp, val, positions)}
     if isinstance(model, Ensemble):
         with tempfile.TemporaryDirectory(dir=folder, prefix=".one-network.") as temporary:
             one = Path(temporary) / artifacts.MODEL_ONNX
-            samples = [val.pack(positions[:4])]
+            network, samples = Ensemble(model.members[:1]), [val.pack(positions[:4])]
+            parts = {"decision": decision, "companion": companion, "of_ensemble": of_ensemble}
             try:
-                export_onnx(model.members[0], hp, one, samples=samples, decision=decision, companion=companion)
-                costs["model.onnx with one network"] = _cost(one, model.members[0], hp, val, positions)
+                export_onnx(network, hp, one, samples=samples, **parts)
+                costs["model.onnx with one network"] = _cost(one, network, hp, val, positions)
             except Exception:  # this graph is for the comparison only
                 logger.exception("the graph of one network was not measured; the job continues")
     logger.info("%s", "; ".join(f"{name}: {cost}" for name, cost in costs.items()))

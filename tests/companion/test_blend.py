@@ -146,21 +146,24 @@ def test_no_record_gives_no_probabilities(made):
     assert [run(path, each).shape for each in (feed, empty)] == [(0, 2)] * 2
 
 
-def test_the_cost_of_one_network_is_measured_with_the_companion_and_the_decision_of_the_model(made, tmp_path):
+def test_the_cost_of_one_network_is_measured_with_the_companion_and_the_decision_of_the_model(
+    made, tmp_path, monkeypatch
+):
     hp, model, companion, batch, *_ = made
     decision = Decision("temperature", type(Decision().calibrator)(0.5), fitted_on=9)
-    whole, one = tmp_path / "model.onnx", tmp_path / "one.onnx"
-    export_onnx(Ensemble([model, model]), hp, whole, samples=[batch], decision=decision, companion=companion)
-    export_onnx(model, hp, one, samples=[batch], decision=decision, companion=companion)
-    costs = measure_costs(
-        tmp_path, Ensemble([model, model]), hp, val=Rows(batch), decision=decision, companion=companion
-    )
+    whole, one, given = tmp_path / "model.onnx", tmp_path / "one.onnx", {"decision": decision, "companion": companion}
+    functions = []
+    export_onnx(Ensemble([model, model]), hp, whole, samples=[batch], **given, of_ensemble=functions)
+    export_onnx(Ensemble([model]), hp, one, samples=[batch], **given)
+    with monkeypatch.context() as patched:
+        patched.delattr("container.export.repeated_layers._functions_of")  # they are not traced again
+        costs = measure_costs(tmp_path, Ensemble([model, model]), hp, val=Rows(batch), **given, of_ensemble=functions)
     assert costs["model.onnx with one network"].num_bytes == one.stat().st_size
 
 
 def test_one_network_that_cannot_be_exported_costs_the_comparison_and_not_the_job(made, tmp_path, monkeypatch, caplog):
     hp, model, companion, batch, _, _ = made
-    given = {"decision": Decision(), "companion": companion}
+    given = {"decision": Decision(), "companion": companion, "of_ensemble": []}
     export_onnx(Ensemble([model, model]), hp, tmp_path / "model.onnx", samples=[batch], **given)
     monkeypatch.delattr("container.results.onnx_graphs.export_onnx")
     costs = measure_costs(tmp_path, Ensemble([model, model]), hp, val=Rows(batch), **given)
