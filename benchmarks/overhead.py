@@ -155,6 +155,7 @@ def trainer_step(model: Classifier, hp: Hyperparameters, *, folder: Path, steps:
         if trainer._loss_steps == 0:
             seen = 0.0
         trainer._step([batch])
+        trainer._settle()  # the minimal loop waits for its loss too
         if trainer._loss_steps == 0:
             return run.state.history[-1]["train/loss"] * hp.log_every_n_steps - seen
         loss, seen = trainer._loss.item() - seen, trainer._loss.item()

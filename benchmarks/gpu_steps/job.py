@@ -66,7 +66,11 @@ def _whole_job(check: Recorder) -> None:
     check.figure("tokens_per_s", [float(rate) for rate in re.findall(r"([\d.]+) tokens/s", log)][-1:])
     check.figure(
         "says",
-        [line[9:].strip() for line in lines if re.search("matrix products in|encoder layers are|memory in GiB", line)],
+        [
+            line[9:].strip()
+            for line in lines
+            if re.search("matrix products in|encoder layers are|memory in GiB|cuda_graphs", line)
+        ],
     )
     metrics = json.loads((paths.output_data / "metrics.json").read_text())
     check.figure("test_auroc", metrics["test/auroc"])

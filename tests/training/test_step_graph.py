@@ -2,6 +2,7 @@
 
 import logging
 import math
+from collections import defaultdict
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -197,7 +198,12 @@ def trained(root: Path, monkeypatch, capture: Any, **settings: Any) -> list[torc
         graphs = StepGraphs(execution.module, longest, capture=capture, must=True)
         if capture is None:
             graphs._stop_making()
+        for weight in execution.module.parameters():
+            if weight.requires_grad:
+                weight.register_post_accumulate_grad_hook(lambda of: places[of].add(of.grad.data_ptr()))
         return graphs
+
+    places: dict[torch.nn.Parameter, set[int]] = defaultdict(set)
 
     monkeypatch.setattr(train, "step_graphs", graphs_of)
     monkeypatch.setattr(train, "capture_stream", lambda _: nullcontext())
@@ -206,6 +212,7 @@ def trained(root: Path, monkeypatch, capture: Any, **settings: Any) -> list[torc
     model = build_model(job.hp, JobData.open(job).prepared, pretrained=False)
     load_weights(model, *done.checkpoints)
     assert done.state.skipped == 0
+    assert {len(addresses) for addresses in places.values()} == {1}, "graphs add to gradients that stay in place"
     return list(model.state_dict().values())
 
 
@@ -276,6 +283,19 @@ def compute(execution: Any, batch: PackedBatch) -> torch.Tensor:
     return execution.forward_backward(
         [batch], objective=objective, normaliser=torch.tensor(7.0), scale_loss=lambda loss: loss
     )
+
+
+def test_a_capture_knows_no_length_of_its_batch_so_that_a_kernel_which_reads_one_is_no_graph(tmp_path, caplog):
+    """On the CPU, attention is a loop over chunks."""
+
+    def computing(work: Any) -> Any:
+        work()
+        return work
+
+    hp, execution = execution_of(tmp_path, "bert", CPU)
+    graphs, _ = step_with(computing, execution, hp)
+    assert len(graphs) == 0
+    assert "cannot be captured: its kernels depend on the lengths of chunks or records" in caplog.text
 
 
 @pytest.mark.parametrize(("gibibytes", "fits"), [(8, True), (4, False)])
