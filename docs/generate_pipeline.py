@@ -18,6 +18,7 @@ from pipeline.config_aws import (
     Deploy,
     InstanceGroup,
     Machine,
+    Notifications,
     RealTime,
     Retries,
     Serverless,
@@ -47,6 +48,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "aws.deploy.real_time": RealTime,
     "aws.deploy.serverless": Serverless,
     "aws.deploy.asynchronous": Asynchronous,
+    "aws.notifications": Notifications,
     "aws.retries": Retries,
 }
 

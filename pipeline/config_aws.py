@@ -162,6 +162,31 @@ class Deploy(Section):
         return self
 
 
+Event = Literal["failed", "approval", "deployed", "violated"]
+
+
+class Notifications(Section):
+    """Messages about the pipeline on an SNS topic, by EventBridge rules of the stack (docs/aws.md)."""
+
+    events: tuple[Event, ...] | None = Field(
+        default=None,
+        min_length=1,
+        description="failed: an execution; approval: a version waits for it; deployed: the endpoint is in service; "
+        "violated: a run of the monitor failed. Default: those of the sections that there are.",
+    )
+    topic: str | None = Field(
+        default=None,
+        description="ARN of an SNS topic to which events.amazonaws.com may publish. Default: the stack creates one.",
+    )
+    email: str | None = Field(default=None, description="Address that the stack's topic sends messages to.")
+
+    @model_validator(mode="after")
+    def _email_is_of_the_stacks_topic(self) -> Self:
+        if self.topic is not None and self.email is not None:
+            raise ValueError("email is for the topic of the stack: subscribe it to topic yourself")
+        return self
+
+
 class Aws(Section):
     """The pipeline on AWS; `run` does not need this section."""
 
@@ -180,6 +205,7 @@ class Aws(Section):
     training: Training = Field(default=Training(), description="The training job.")
     spot: Spot = Field(default=Spot(), description="Spot training.")
     deploy: Deploy | None = Field(default=None, description="Host the new model on an endpoint. Default: no endpoint.")
+    notifications: Notifications | None = Field(default=None, description="Messages on an SNS topic. Default: none.")
     retries: Retries = Field(default=Retries(), description="Retries of each step.")
     cache_expires: CacheAge | None = Field(
         default="P30D",

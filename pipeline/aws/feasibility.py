@@ -64,6 +64,7 @@ def check_places(resolved: AwsPlan) -> None:
         "aws.kms_key": aws.kms_key,
         "mlflow.tracking_uri": mlflow and mlflow.tracking_uri,
         "aws.deploy.asynchronous.success_topic": queue and queue.success_topic,
+        "aws.notifications.topic": aws.notifications and aws.notifications.topic,
         "aws.deploy.asynchronous.error_topic": queue and queue.error_topic,
     }
     for key, text in arns.items():

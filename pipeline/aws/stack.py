@@ -8,6 +8,7 @@ from contracts.errors import ContractError
 from contracts.steps import PYTORCH_TRAINING
 from pipeline.aws.feasibility import check_places
 from pipeline.aws.jobs import EXECUTIONS
+from pipeline.aws.notifications import notifications
 from pipeline.aws.parameters import AwsPlan
 from pipeline.aws.permissions import PERMISSIONS, ROLE, SCHEDULE_ROLE, Account, repository_arn, statements
 from pipeline.aws.resolve import aws_plan
@@ -76,6 +77,7 @@ def _resources(resolved: AwsPlan) -> dict[str, dict[str, Any]]:
         **_repository(account),
         **_identities(account),
         **_log_groups(resolved),
+        **notifications(account),
     }
 
 

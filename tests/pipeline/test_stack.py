@@ -41,14 +41,16 @@ from testing.pipelines import (
     write_config,
 )
 
-# moto's CloudFormation creates no bucket policies, and says so.
-pytestmark = pytest.mark.filterwarnings("ignore:Tried to parse AWS..S3..BucketPolicy:UserWarning")
+# moto's CloudFormation creates no policies of buckets and topics, and says so.
+pytestmark = pytest.mark.filterwarnings("ignore:Tried to parse AWS..S(3..Bucket|NS..Topic)Policy:UserWarning")
+TOPIC = "arn:aws:sns:eu-west-1:123456789012:models"
 ROLE_ARN = "arn:aws:iam::123456789012:role/teams/Trainer"
 
 
 def watched(**changes: Any) -> PipelineConfig:
     """Return a configuration of everything that the commands call AWS for, in a bucket of its own."""
     aws = {**EVERYTHING, "role": ROLE_ARN, "bucket": "stack-bucket", "kms_key": None}
+    aws["notifications"] = {"email": "team@example.com"}
     aws["inputs"] = {"input_data": "s3://stack-bucket/data/", "pretrained": "s3://raw/encoders"}
     aws["steps"] = {name: machine for name, machine in EVERYTHING["steps"].items() if name != "BatchScore"}
     hyperparameters = {**configuration().hyperparameters, "tab_field_list": [f"column_{n:03d}" for n in range(200)]}
@@ -59,7 +61,7 @@ def watched(**changes: Any) -> PipelineConfig:
         settings={},
         condition={"metric": "test/auroc", "minimum": 0.8, "beat": "approved"},
         registration=APPROVED,
-        monitor={"alarm_topic": "arn:aws:sns:eu-west-1:123456789012:models"},
+        monitor={"alarm_topic": TOPIC},
     )
 
 
@@ -123,6 +125,63 @@ def test_the_stack_creates_what_the_configuration_names(created: dict[str, str])
     assert retention == {"ProcessingJobs": 90, "TrainingJobs": 90, "claims": 90}
     (alias,) = boto3.client("kms").list_aliases(KeyId=created["Key"])["Aliases"]
     assert alias["AliasName"] == "alias/Stacked"
+
+
+def patterns(config: PipelineConfig) -> dict[str, dict[str, Any]]:
+    """Return the pattern of each rule that publishes messages, by its name."""
+    made = resources(config).items()
+    return {name: each["Properties"]["EventPattern"] for name, each in made if each["Type"] == "AWS::Events::Rule"}
+
+
+def test_a_message_is_published_for_each_event_that_the_configuration_can_have() -> None:
+    found = patterns(watched())
+    assert {name: each["detail"] for name, each in found.items()} == {
+        "NotifyFailed": {
+            "pipelineArn": [
+                f"arn:aws:sagemaker:eu-west-1:123456789012:pipeline/{name}" for name in ("Stacked", "stacked")
+            ],
+            "currentPipelineExecutionStatus": ["Failed"],
+        },
+        "NotifyApproval": {"ModelPackageGroupName": ["Stacked"], "ModelApprovalStatus": ["PendingManualApproval"]},
+        "NotifyDeployed": {"EndpointName": ["claims"], "EndpointStatus": ["IN_SERVICE", "InService"]},
+        "NotifyViolated": {
+            "pipelineArn": [
+                f"arn:aws:sagemaker:eu-west-1:123456789012:pipeline/{name}-monitor" for name in ("Stacked", "stacked")
+            ],
+            "currentPipelineExecutionStatus": ["Failed"],
+        },
+    }
+    plain = configuration(aws={**AWS, "notifications": {"topic": TOPIC}})
+    assert set(patterns(plain)) == {"NotifyFailed", "NotifyApproval"}
+    assert resources(plain)["NotifyFailed"]["Properties"]["Targets"] == [{"Id": "topic", "Arn": TOPIC}]
+    assert "Topic" not in resources(plain), "the configuration names one"
+    assert patterns(configuration()) == {}
+
+
+def test_the_stack_creates_a_topic_that_sends_messages_to_an_address(created: dict[str, str]) -> None:
+    (topic,) = boto3.client("sns").list_topics()["Topics"]
+    rules = boto3.client("events")
+    (target,) = rules.list_targets_by_rule(Rule=rules.list_rules()["Rules"][0]["Name"])["Targets"]
+    assert target["Arn"] == topic["TopicArn"]
+    (subscription,) = resources(watched())["Topic"]["Properties"]["Subscription"]
+    assert subscription == {"Protocol": "email", "Endpoint": "team@example.com"}
+
+
+@pytest.mark.parametrize(
+    ("given", "cause"),
+    [
+        ({"events": ["violated"]}, "aws.notifications.events: violated needs a section"),
+        ({"topic": TOPIC.replace("arn:aws:", "arn:aws-cn:")}, "aws.notifications.topic: .* is in the partition aws-cn"),
+    ],
+)
+def test_a_message_that_cannot_be_published_is_refused(given: dict[str, Any], cause: str) -> None:
+    with pytest.raises(ContractError, match=cause):
+        stack(configuration(aws={**AWS, "notifications": given}))
+
+
+def test_an_address_for_a_topic_of_the_user_is_refused() -> None:
+    with pytest.raises(ValueError, match="email is for the topic of the stack"):
+        configuration(aws={**AWS, "notifications": {"topic": TOPIC, "email": "team@example.com"}})
 
 
 def test_the_bucket_is_versioned_private_and_only_reached_with_encryption() -> None:
