@@ -15,7 +15,7 @@ from contracts.errors import ContractError
 from contracts.file_systems import naming_full_disk
 from contracts.input_files import check_root
 from contracts.paths import DEFAULT_ROOT, ROOT_VARIABLE, JobPaths
-from contracts.serving import PORT, PORT_VARIABLE
+from contracts.serving import HOST, PORT, PORT_VARIABLE
 from contracts.steps import PROCESSING_STEPS, TABULAR_PREPROCESSING
 from contracts.table_formats import OF_SUFFIX, WRITTEN_SUFFIXES
 from contracts.value_types import Hours, Minutes, Port, Reasons, Trials
@@ -153,7 +153,7 @@ def _compare(options: argparse.Namespace, _: JobPaths) -> int:
 def _serve(options: argparse.Namespace, paths: JobPaths) -> int:
     from container.serving.server import serve
 
-    return serve(paths.model, port=options.port)
+    return serve(paths.model, port=options.port, host=options.host)
 
 
 def _track(options: argparse.Namespace, paths: JobPaths) -> int:
@@ -259,6 +259,8 @@ def _add_tune_arguments(command: argparse.ArgumentParser) -> None:
 def _add_serve_arguments(command: argparse.ArgumentParser) -> None:
     about = f"port to listen on (default: ${PORT_VARIABLE}, else {PORT})"
     command.add_argument("--port", type=partial(checked_number, kind=Port), help=about)
+    about = f"address to listen on, such as 127.0.0.1 for this machine alone (default: {HOST}, all addresses)"
+    command.add_argument("--host", metavar="ADDRESS", default=HOST, help=about)
 
 
 def _add_compare_arguments(command: argparse.ArgumentParser) -> None:

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from contracts.step_contract import Names, StepSettings
 
-PORT = 8080
+PORT, HOST = 8080, "0.0.0.0"
 VARIABLE_PREFIX = "SERVING_"  # of each setting of the server
 PORT_VARIABLE = "SAGEMAKER_BIND_TO_PORT"  # set where several containers share an endpoint
 CSV, JSON, JSON_LINES, PARQUET = "text/csv", "application/json", "application/jsonlines", "application/x-parquet"
@@ -111,6 +111,7 @@ class ServingSettings(RecordSettings):
     serving_grace_seconds: float = Field(
         default=25.0, ge=0, le=3_600, description="Time for active requests after SIGTERM; SageMaker kills after 30 s."
     )
+    serving_metrics: bool = Field(default=False, description="Answer GET /metrics with Prometheus text.")
     serving_strict_columns: bool = Field(
         default=False, description="Refuse a request of which no record has one of the model's columns."
     )

@@ -141,12 +141,12 @@ def ask(
     return Answer(response.status, response.read(), {name.lower(): value for name, value in response.getheaders()})
 
 
-def start(root: Path, *, wrapper: Sequence[str] = (), **environment: str) -> Server:
+def start(root: Path, *, wrapper: Sequence[str] = (), arguments: Sequence[str] = (), **environment: str) -> Server:
     """Start a server of root/model and wait until it listens; `wrapper` is a command that runs its arguments."""
     log = root / f"serve-{time.monotonic_ns()}.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            [*wrapper, sys.executable, "-m", "container", "serve", "--root", str(root), "--port", "0"],
+            [*wrapper, sys.executable, "-m", "container", "serve", "--root", str(root), "--port", "0", *arguments],
             cwd=REPOSITORY,
             env={**os.environ, "OMP_NUM_THREADS": "1", **environment},
             stdout=sink,
@@ -162,9 +162,11 @@ def start(root: Path, *, wrapper: Sequence[str] = (), **environment: str) -> Ser
 
 
 @contextmanager
-def serving(root: Path, *, wrapper: Sequence[str] = (), **environment: str) -> Iterator[Server]:
+def serving(
+    root: Path, *, wrapper: Sequence[str] = (), arguments: Sequence[str] = (), **environment: str
+) -> Iterator[Server]:
     """Run a server during a `with` block, as `start` does."""
-    server = start(root, wrapper=wrapper, **environment)
+    server = start(root, wrapper=wrapper, arguments=arguments, **environment)
     try:
         yield server
     finally:

@@ -18,6 +18,7 @@ from container.errors import ClientGone
 from container.serving.capture import Capture
 from container.serving.errors import RequestError, as_request_error, check_limit, error_body
 from container.serving.gunzip import Gunzipped
+from container.serving.metrics import PROMETHEUS, Latencies, metrics_page
 from container.serving.model_process import ModelProcess
 from contracts.serving import (
     BODIES,
@@ -59,6 +60,7 @@ class Application:
         folder = settings.serving_capture
         self._capture = None if folder is None else Capture(folder, settings)
         self._seconds: deque[float] = deque(maxlen=_REMEMBERED)
+        self._latencies = Latencies()
         self._counting, self._measuring = threading.Lock(), threading.Lock()
         self._parameters: bytes | None = None  # of a batch transform
         self._requests, self._bytes = 0, 0  # in progress
@@ -66,6 +68,7 @@ class Application:
             PING: ("GET", self._ping),
             "/invocations": ("POST", self._invocations),
             "/execution-parameters": ("GET", self._execution_parameters),
+            **({"/metrics": ("GET", self._metrics)} if settings.serving_metrics else {}),
         }
 
     def __call__(self, environ: dict[str, Any], start_response: StartResponse) -> Iterable[bytes]:
@@ -132,8 +135,20 @@ class Application:
         status, body, media_type = self._respond(partial(self._answer, environ))
         with self._counting:
             self.statuses[status.value] += 1
-            self._seconds.append(time.perf_counter() - began)
+            seconds = time.perf_counter() - began
+            self._seconds.append(seconds)
+            self._latencies.add(seconds)
         return status, body, media_type
+
+    def _metrics(self, _environ: dict[str, Any]) -> Response:
+        with self._counting:
+            gauges = {
+                "requests_in_progress": (self._requests, "Requests that are computed or wait for the model."),
+                "request_bytes_in_progress": (self._bytes, "Size of their bodies."),
+                "up": (int(self._model.healthy and not self.draining), "1: /ping answers with 200."),
+            }
+            page = metrics_page(self.statuses, self._latencies, gauges)
+        return HTTPStatus.OK, page.encode(), PROMETHEUS
 
     def _answer(self, environ: dict[str, Any]) -> tuple[bytes, str, HTTPStatus]:
         body, headers = environ["wsgi.input"], _headers(environ)

@@ -27,7 +27,7 @@ from container.serving.model_process import MORE_THREADS, ModelProcess
 from contracts.declaration import checked_number
 from contracts.errors import ContractError
 from contracts.program import COMPLETED, FAILED, StopHandler, Stopped, handle_stops
-from contracts.serving import PORT, PORT_VARIABLE, VARIABLE_PREFIX, ServingSettings
+from contracts.serving import HOST, PORT, PORT_VARIABLE, VARIABLE_PREFIX, ServingSettings
 from contracts.spelling import did_you_mean
 from contracts.value_types import Port
 
@@ -44,7 +44,7 @@ _READ_BYTES = 1 << 17  # from a socket at once
 _MEMORY_PER_BODY = 1 << 16  # bytes of a body in memory before its request is complete; the rest is in a temporary file
 
 
-def serve(model: Path, *, port: int | None = None, address: str = "0.0.0.0") -> int:
+def serve(model: Path, *, port: int | None = None, host: str = HOST) -> int:
     """Serve a model folder until SIGTERM or SIGINT.
 
     The port opens after the model is loaded. On a signal, the server completes requests in progress and refuses new
@@ -53,6 +53,7 @@ def serve(model: Path, *, port: int | None = None, address: str = "0.0.0.0") -> 
     Args:
         model: an unpacked package, or model/ of a job.
         port: None = the variable PORT_VARIABLE, else PORT.
+        host: the address to listen on.
 
     Returns:
         0 after a stop, 1 if the server could not start; the log has the reason.
@@ -71,7 +72,7 @@ def serve(model: Path, *, port: int | None = None, address: str = "0.0.0.0") -> 
         process = ModelProcess(model, timeout=settings.serving_timeout_seconds)
         application = Application(process, settings)
         sockets: dict[int, Any] = {}
-        server = _open(application, sockets, settings, address=address, port=port)
+        server = _open(application, sockets, settings, host=host, port=port)
         stop.interrupts = False
     except Stopped:
         return COMPLETED
@@ -79,8 +80,9 @@ def serve(model: Path, *, port: int | None = None, address: str = "0.0.0.0") -> 
         logger.error("%s", error)
         return FAILED
     logger.info(
-        "serving %s on port %s after %.1f s, %d cores",
+        "serving %s at %s on port %s after %.1f s, %d cores",
         model,
+        host,
         server.effective_port,  # pyright: ignore[reportAttributeAccessIssue]  # typeshed omits it
         time.monotonic() - began,
         available_cores(),
@@ -119,7 +121,7 @@ def _checked_port(given: int | None, environment: Mapping[str, str]) -> int:
 
 
 def _open(
-    application: Application, sockets: dict[int, Any], settings: ServingSettings, *, address: str, port: int
+    application: Application, sockets: dict[int, Any], settings: ServingSettings, *, host: str, port: int
 ) -> Server:
     concurrency = settings.serving_concurrency
     dispatcher = Dispatcher()
@@ -133,7 +135,7 @@ def _open(
             application,
             sockets,
             dispatcher=dispatcher,
-            host=address,
+            host=host,
             port=port,
             connection_limit=_connection_limit(concurrency),
             backlog=2048,
@@ -145,7 +147,8 @@ def _open(
             clear_untrusted_proxy_headers=False,  # the application reads no proxy headers
         )
     except OSError as error:
-        raise ContractError(f"port {port}: cannot be opened: {error}", "Set a --port that no process uses.") from error
+        fix = "Set a --host of this machine, and a --port that no process uses."
+        raise ContractError(f"{host}, port {port}: cannot be opened: {error}", fix) from error
     server.channel_class = Channel
     return server
 
