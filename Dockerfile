@@ -51,6 +51,8 @@ RUN set -e; packages=; archive="aws-efa-installer-${EFA_INSTALLER}.tar.gz"; \
 ENV NVIDIA_VISIBLE_DEVICES=all NVIDIA_DRIVER_CAPABILITIES=compute,utility
 COPY --from=packages /opt/venv /opt/venv
 COPY --from=sbom /build/python.cdx.json /usr/share/sbom/python.cdx.json
+COPY requirements/debian_packages.py /usr/share/sbom/
+RUN python /usr/share/sbom/debian_packages.py > /usr/share/sbom/debian.cdx.json
 WORKDIR /opt/trainer
 COPY contracts contracts
 COPY container container

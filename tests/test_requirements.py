@@ -1,6 +1,10 @@
 """The image's locked requirements: what the tests ran with, each package by hash."""
 
+import json
 import re
+import shutil
+import subprocess
+import sys
 import tomllib
 
 import pytest
@@ -87,6 +91,22 @@ def test_torch_has_the_hashes_of_its_builds_and_a_cpu_image_takes_the_cpu_build(
 def test_only_the_cuda_file_has_cuda_libraries():
     assert not [name for name in locked("image.txt") if name.startswith(("nvidia-", "cuda-", "triton"))]
     assert "nvidia-nccl-cu13" in locked("cuda.txt")
+
+
+@pytest.mark.skipif(shutil.which("dpkg-query") is None, reason="this machine is not Debian; the image is")
+def test_the_bill_of_debian_packages_has_each_installed_package_with_its_version_and_its_source():
+    command = [sys.executable, str(FOLDER / "debian_packages.py")]
+    printed = [subprocess.run(command, capture_output=True, check=True).stdout for _ in range(2)]
+    assert printed[0] == printed[1]
+    bill = json.loads(printed[0])
+    assert bill["bomFormat"] == "CycloneDX"
+    form = "--showformat=${db:Status-Status} ${Package} ${Version}\\n"
+    listed = subprocess.run(["dpkg-query", "--show", form], capture_output=True, text=True, check=True).stdout
+    installed = {tuple(line.split()[1:]) for line in listed.splitlines() if line.startswith("installed ")}
+    assert {(each["name"], each["version"]) for each in bill["components"]} == installed
+    (libc,) = [each for each in bill["components"] if each["name"] == "libc6"]
+    assert libc["properties"][0] == {"name": "source", "value": "glibc"}
+    assert libc["purl"].startswith("pkg:deb/debian/libc6@2.")
 
 
 def test_the_page_of_licences_has_every_package_of_the_image():

@@ -35,7 +35,7 @@ def test_it_tests_and_scans_before_it_builds_and_keeps_what_a_deployment_needs(s
     assert list(spec["phases"]) == ["install", "pre_build", "build"]
     before = spec["phases"]["pre_build"]["commands"]
     assert before[:3] == ["make lint", "make test", "make scan"]
-    assert spec["artifacts"]["files"] == ["imageDetail.json", "sbom.cdx.json"]
+    assert spec["artifacts"]["files"] == ["imageDetail.json", "sbom.cdx.json", "debian.cdx.json"]
 
 
 def test_its_make_targets_exist(spec):

@@ -67,6 +67,13 @@ def test_the_bill_of_materials_names_every_package_at_its_installed_version(imag
     assert any(name == "torch" for name, _ in installed)
 
 
+def test_the_bill_of_materials_names_every_debian_package_at_its_installed_version(image):
+    bill = json.loads(inside(image, "cat", "/usr/share/sbom/debian.cdx.json"))
+    listed = {f"{part['name']}\t{part['version']}" for part in bill["components"]}
+    installed = inside(image, "dpkg-query", "--show", "--showformat=${Package}\\t${Version}\\n").splitlines()
+    assert set(installed) == listed
+
+
 def test_packages_are_those_that_the_tests_ran_with(image):
     code = "import importlib.metadata as m; print(m.version('pyarrow'), m.version('transformers'), m.version('torch'))"
     installed = [version(name) for name in ("pyarrow", "transformers", "torch")]
