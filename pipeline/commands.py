@@ -1,19 +1,32 @@
-"""The commands: python -m pipeline definition|upsert|start|run|... --config FILE; --help lists all."""
+"""The commands: python -m pipeline definition|upsert|start|run|... --config FILE; --help lists all.
+
+The commands of an operator (status, versions, deploy, ...) operate the account; with --root, the registry of `run`.
+"""
 
 import argparse
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field
 
 from contracts.atomic_files import write_text_atomically
+from contracts.declaration import checked_number
 from contracts.errors import ContractError
 from contracts.input_files import check_root, check_writable
 from pipeline.config import PipelineConfig
 from pipeline.config_file import load_config
 
+if TYPE_CHECKING:
+    from pipeline.aws.operator import Operator
+    from pipeline.local.service import LocalService
+
+VersionNumber = Annotated[int, Field(ge=1, le=1_000_000)]
+Percent = Annotated[int, Field(ge=1, le=50)]
 _ROOT = Path("pipeline_run")
 _IMAGE = "text-table-trainer"
 
@@ -27,15 +40,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
             check_root(options.root.absolute())
             check_writable(options.root.absolute())
         config = load_config(options.config)
-        with _aws_errors(f"{options.command} of {config.name!r}") if command.calls_aws else nullcontext():
+        calls_aws = command.calls_aws and (options.command == "run" or getattr(options, "root", None) is None)
+        with _aws_errors(f"{options.command} of {config.name!r}") if calls_aws else nullcontext():
             result = command.run(config, options)
     except ContractError as error:
         print(error, file=sys.stderr)
         return 1
-    if isinstance(result, int):
-        return result
-    print(result.removesuffix("\n"))
-    return 0
+    if isinstance(result, str):
+        print(result.removesuffix("\n"))
+    return result if isinstance(result, int) else 0
 
 
 def _aws_errors(place: str) -> Any:
@@ -92,6 +105,94 @@ def _run(config: PipelineConfig, options: argparse.Namespace) -> int:
     return run(config, options.root.absolute(), image=options.docker)
 
 
+def _operator(config: PipelineConfig, options: argparse.Namespace) -> "Operator":
+    from pipeline.aws.operator import Operator
+
+    return Operator.of(config, dry_run=getattr(options, "dry_run", False))
+
+
+def _service(config: PipelineConfig, options: argparse.Namespace) -> "LocalService":
+    from pipeline.local.service import LocalService
+
+    return LocalService(config, options.root.absolute(), getattr(options, "dry_run", False))
+
+
+def _status(config: PipelineConfig, options: argparse.Namespace) -> int:
+    if options.root is not None:
+        _refuse_with_root(options, "execution")
+        return _service(config, options).status(wait=options.wait, logs=options.logs)
+    from pipeline.aws.executions import status
+
+    return status(_operator(config, options), options.execution, wait=options.wait, logs=options.logs)
+
+
+def _versions(config: PipelineConfig, options: argparse.Namespace) -> str:
+    if options.root is not None:
+        return _service(config, options).versions()
+    from pipeline.aws.versions import versions_table
+
+    return versions_table(_operator(config, options))
+
+
+def _compare(config: PipelineConfig, options: argparse.Namespace) -> int:
+    from pipeline.comparison import compare
+
+    if options.root is not None:
+        return compare(_service(config, options).fetch, options.numbers)
+    from pipeline.aws.fetch import fetch
+
+    return compare(partial(fetch, _operator(config, options)), options.numbers)
+
+
+def _decide(config: PipelineConfig, options: argparse.Namespace) -> None:
+    if options.root is not None:
+        return _service(config, options).decide(options.command, options.number, why=options.why)
+    from pipeline.aws.versions import decide
+
+    return decide(_operator(config, options), options.command, options.number, why=options.why)
+
+
+def _deploy(config: PipelineConfig, options: argparse.Namespace) -> None:
+    if options.root is not None:
+        _refuse_with_root(options, "canary", "linear", "adopt")
+        return _service(config, options).deploy(options.number)
+    from pipeline.aws.endpoint import deploy
+    from pipeline.aws.guard import Traffic
+
+    traffic = Traffic()
+    if percent := options.canary or options.linear:
+        traffic = Traffic("CANARY" if options.canary else "LINEAR", percent)
+    return deploy(_operator(config, options), options.number, traffic=traffic, adopt=options.adopt)
+
+
+def _rollback(config: PipelineConfig, options: argparse.Namespace) -> None:
+    if options.root is not None:
+        return _service(config, options).rollback()
+    from pipeline.aws.endpoint import rollback
+
+    return rollback(_operator(config, options))
+
+
+def _delete(config: PipelineConfig, options: argparse.Namespace) -> None:
+    if not options.dry_run and not options.yes:
+        if not sys.stdin.isatty():
+            raise ContractError("delete: nobody can answer whether to delete", "Add --yes, or --dry-run to see what.")
+        if input("Delete the service and what only it uses? Write yes: ").strip() != "yes":
+            raise ContractError("delete: was not confirmed", "Nothing was deleted.")
+    if options.root is not None:
+        return _service(config, options).delete()
+    from pipeline.aws.endpoint import delete
+
+    return delete(_operator(config, options))
+
+
+def _refuse_with_root(options: argparse.Namespace, *names: str) -> None:
+    """Raise ContractError for an option that has no effect on this machine."""
+    for name in names:
+        if getattr(options, name):
+            raise ContractError(f"{name}: has no effect with --root, which has one run and one server", "Remove it.")
+
+
 def _pairs(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         if "=" not in text:
@@ -112,15 +213,21 @@ class _Command:
     """A command.
 
     Attributes:
-        run: returns what is printed, or the exit code.
+        run: returns what is printed, or the exit code; None: 0.
         options: the arguments of add_argument for each option beside --config.
     """
 
     about: str
-    run: Callable[[PipelineConfig, argparse.Namespace], str | int]
+    run: Callable[[PipelineConfig, argparse.Namespace], str | int | None]
     options: tuple[tuple[tuple[str, ...], dict[str, Any]], ...] = ()
     calls_aws: bool = True
 
+
+_ON = _option("--root", type=Path, help="operate the registry of `run` in this folder, not AWS")
+_DRY_RUN = _option("--dry-run", action="store_true", help="print what would change")
+_NUMBER = _option("number", type=partial(checked_number, kind=VersionNumber), metavar="N", help="the version")
+_WHY = _option("--why", required=True, metavar="REASON", help="kept in the registry")
+_PERCENT = {"type": partial(checked_number, kind=Percent), "metavar": "PERCENT"}
 
 _COMMANDS = {
     "definition": _Command(
@@ -145,6 +252,47 @@ _COMMANDS = {
                 "--set", action="append", default=[], metavar="NAME=VALUE", help="set a parameter of this execution"
             ),
         ),
+    ),
+    "status": _Command(
+        "show the steps of an execution, their states, cost and causes of failures",
+        _status,
+        (
+            _option("execution", nargs="?", metavar="EXECUTION", help="its ID or ARN (default: the newest)"),
+            _option("--wait", action="store_true", help="wait for its end; the exit code is 1 unless it succeeded"),
+            _option("--logs", metavar="STEP", help="print the end of the logs of a step instead"),
+            _ON,
+        ),
+    ),
+    "versions": _Command("list the registered versions, and which one is in service", _versions, (_ON,)),
+    "compare": _Command(
+        "compare two versions on the same test rows: settings, metrics, paired differences",
+        _compare,
+        (
+            _option(
+                "numbers", nargs=2, type=partial(checked_number, kind=VersionNumber), metavar="N", help="the versions"
+            ),
+            _ON,
+        ),
+    ),
+    "approve": _Command("approve a version, so that it can be deployed", _decide, (_NUMBER, _WHY, _DRY_RUN, _ON)),
+    "reject": _Command("reject a version", _decide, (_NUMBER, _WHY, _DRY_RUN, _ON)),
+    "deploy": _Command(
+        "put an approved version into service, if it answers sample requests as it was registered",
+        _deploy,
+        (
+            _NUMBER,
+            _option("--canary", **_PERCENT, help="move so much of the traffic first, then the rest"),
+            _option("--linear", **_PERCENT, help="move so much of the traffic in each step"),
+            _option("--adopt", action="store_true", help="update an endpoint that this project did not create"),
+            _DRY_RUN,
+            _ON,
+        ),
+    ),
+    "rollback": _Command("put the version before into service again", _rollback, (_DRY_RUN, _ON)),
+    "delete": _Command(
+        "delete the endpoint and what only it uses; registered versions stay",
+        _delete,
+        (_option("--yes", action="store_true", help="do not ask"), _DRY_RUN, _ON),
     ),
     "schedule": _Command(
         "schedule the monitor of the newest approved model on AWS, with its alarm; prints the ARN", _schedule

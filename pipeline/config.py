@@ -292,6 +292,11 @@ class PipelineConfig(Section):
         return self.registration.group or self.name
 
     @property
+    def deploys_itself(self) -> bool:
+        """Return whether an execution creates or updates the endpoint, after the registration."""
+        return self.aws is not None and self.aws.deploy is not None and self.registration.approval == "Approved"
+
+    @property
     def tracked_by_step(self) -> bool:
         """Return whether the step Tracking sends the results of the training."""
         by_job = self.aws is not None and not self.aws.network_isolation

@@ -142,13 +142,60 @@ class Asynchronous(EndpointInstances):
         return self
 
 
+class Scaling(Section):
+    """Automatic scaling of the endpoint, which `deploy` registers."""
+
+    minimum: int = Field(
+        default=1,
+        ge=0,
+        le=10_000,
+        description="Fewest instances; of a serverless endpoint, provisioned concurrency. 0 only for asynchronous.",
+    )
+    maximum: int = Field(ge=1, le=10_000, description="Most of them.")
+    target: float = Field(
+        gt=0,
+        le=1e6,
+        description="Requests per minute and instance; asynchronous: requests in the queue per instance; serverless: "
+        "the used share of the provisioned concurrency, such as 0.7.",
+    )
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Self:
+        if self.minimum > self.maximum:
+            raise ValueError(f"minimum {self.minimum} is above maximum {self.maximum}")
+        return self
+
+
+class Guard(Section):
+    """How `deploy` watches an update; not for serverless endpoints, whose traffic moves at once."""
+
+    errors: int = Field(
+        default=1, ge=1, le=1_000_000, description="Responses with a 5xx status in a minute that stop the update."
+    )
+    latency_ms: float | None = Field(
+        default=None,
+        gt=0,
+        le=3_600_000,
+        description="99th percentile of the model's latency in a minute above which the update stops. Default: 1,000; "
+        "asynchronous: no limit.",
+    )
+    alarms: tuple[str, ...] = Field(
+        default=(), max_length=7, description="Names of further alarms of CloudWatch, which must exist."
+    )
+    wait_seconds: int = Field(
+        default=300, ge=60, le=3_600, description="Time for which each part of the traffic is watched."
+    )
+
+
 class Deploy(Section):
-    """Create or update an endpoint with the new model; registration.approval must be Approved."""
+    """The endpoint. `deploy` creates or updates it; with registration.approval Approved, each execution does."""
 
     endpoint: Name | None = Field(default=None, description="Name of the endpoint. Default: the pipeline's name.")
     real_time: RealTime | None = Field(default=None, description="Give one of the three kinds.")
     serverless: Serverless | None = Field(default=None, description="Give one of the three kinds.")
     asynchronous: Asynchronous | None = Field(default=None, description="Give one of the three kinds.")
+    scaling: Scaling | None = Field(default=None, description="Automatic scaling. Default: none.")
+    guard: Guard = Field(default=Guard(), description="What stops an update.")
 
     @property
     def instances(self) -> EndpointInstances | None:
@@ -159,6 +206,20 @@ class Deploy(Section):
     def _one_kind(self) -> Self:
         if sum(kind is not None for kind in (self.real_time, self.serverless, self.asynchronous)) != 1:
             raise ValueError("give exactly one of real_time, serverless and asynchronous")
+        if self.serverless is not None and "guard" in self.model_fields_set:
+            raise ValueError("guard has no effect on a serverless endpoint, whose traffic moves at once")
+        return self
+
+    @model_validator(mode="after")
+    def _can_scale(self) -> Self:
+        if self.scaling is None:
+            return self
+        if self.scaling.minimum == 0 and self.asynchronous is None:
+            raise ValueError("scaling.minimum is 0, but only an asynchronous endpoint can have no instances")
+        if self.serverless is not None and self.scaling.maximum > self.serverless.concurrency:
+            raise ValueError(f"scaling.maximum is above serverless.concurrency {self.serverless.concurrency}")
+        if self.serverless is not None and self.scaling.target > 1:
+            raise ValueError("scaling.target of a serverless endpoint is a share, at most 1")
         return self
 
 

@@ -39,8 +39,9 @@ def check_s3_folder(uri: str) -> str:
 
 def check_tag_key(key: str) -> str:
     """Return the key; raise ValueError if AWS reserves it."""
-    if key.lower().startswith("aws:"):
-        raise ValueError(f"the key {key!r} begins with aws:, which AWS reserves for its own tags")
+    for reserved, owner in {"aws:": "AWS", "text-table-trainer:": "the pipeline"}.items():
+        if key.lower().startswith(reserved):
+            raise ValueError(f"the key {key!r} begins with {reserved}, which {owner} reserves for its own tags")
     return key
 
 

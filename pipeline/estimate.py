@@ -43,6 +43,12 @@ def print_estimate(aws: Aws, plan: Plan, *, rows: int | None = None) -> float | 
     return answer["recommended"] and answer["recommended"]["hours"]
 
 
+def hourly_price(instance_type: str) -> float | None:
+    """Return dollars per hour on demand, of the catalogue of `plan`; None where it lacks the type."""
+    instance = json.loads(_CATALOGUE.read_text("utf-8"))["instances"].get(instance_type)
+    return instance and instance["ec2_dollars"] * instance["markup"]
+
+
 def training_instance(aws: Aws) -> str:
     """Return the type of the instances that train."""
     group = aws.training.training_group

@@ -66,7 +66,7 @@ def build_pipeline(resolved: AwsPlan, session: Any) -> Any:
     build = Build(config, resolved.aws, plan, session, parameters, {})
     for step in plan.steps:
         build.steps[step.contract.name] = _STEPS[step.contract.kind](build, step)
-    if build.aws.deploy is not None and not plan.watches:
+    if config.deploys_itself and build.aws.deploy is not None and not plan.watches:
         build.steps.update(deploy_steps(build, build.aws.deploy))
     if plan.watches:
         return _pipeline(build, list(build.steps.values()))

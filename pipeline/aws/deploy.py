@@ -4,8 +4,8 @@ import hashlib
 import json
 import re
 import sys
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
@@ -26,6 +26,7 @@ from pipeline.aws.definition import checked_definition
 from pipeline.aws.feasibility import check_account, check_bucket
 from pipeline.aws.inputs import input_data
 from pipeline.aws.jobs import has_volume, upload_settings, write_object
+from pipeline.aws.operator import look_up
 from pipeline.aws.parameters import (
     CHECKPOINT_KEY,
     HYPERPARAMETER_PREFIX,
@@ -40,6 +41,7 @@ from pipeline.aws.parameters import (
 )
 from pipeline.aws.resolve import aws_plan, marker_folder, monitor_plan, monitored_inputs
 from pipeline.aws.session import aws_session
+from pipeline.aws.versions import packages
 from pipeline.checks import check_encoders_without_network
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Machine
@@ -203,23 +205,12 @@ def _require_upserted(resolved: AwsPlan, client: Any) -> None:
 
 def deployed_pipeline(resolved: AwsPlan, client: Any) -> dict[str, Any] | None:
     """Return the description of the pipeline on AWS; None where there is none."""
-    try:
-        return client.describe_pipeline(PipelineName=resolved.config.name)
-    except client.exceptions.ClientError as error:
-        if not _is_missing(error, resolved.config.name):
-            raise
-        return None
+    return look_up(client, "describe_pipeline", PipelineName=resolved.config.name)
 
 
 def _require_ours(config: PipelineConfig, deployed: Mapping[str, Any], fix: str) -> None:
     if not deployed.get("PipelineDescription", "").startswith(_WRITTEN):
         raise ContractError(f"pipeline {config.name!r}: was not written by python -m pipeline upsert", fix)
-
-
-def _is_missing(error: Any, name: str) -> bool:
-    """Return whether a client's error says that the resource `name` does not exist."""
-    code, text = error.response["Error"]["Code"], error.response["Error"]["Message"]
-    return code in ("ResourceNotFound", "ResourceNotFoundException", "ValidationException") and name in text
 
 
 def parse_overrides(resolved: AwsPlan, overrides: Mapping[str, str]) -> dict[str, Any]:
@@ -293,23 +284,3 @@ def champion(config: PipelineConfig, sagemaker: Any) -> str | None:
         return uri.removesuffix(ARCHIVED_MODEL)
     print(f"No {config.condition.beat} model to beat in {config.group}: the threshold alone decides.", file=sys.stderr)
     return None
-
-
-def packages(sagemaker: Any, group: str, only: Mapping[str, str]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the name and the description of each model package, the newest first; none before the first run."""
-    pages = sagemaker.get_paginator("list_model_packages").paginate(
-        ModelPackageGroupName=group, SortBy="CreationTime", SortOrder="Descending", **only
-    )
-    with _ignore_missing(sagemaker, group):  # the first registration creates it
-        for arn in (summary["ModelPackageArn"] for page in pages for summary in page["ModelPackageSummaryList"]):
-            with _ignore_missing(sagemaker, group):  # deleted since it was listed
-                yield arn, sagemaker.describe_model_package(ModelPackageName=arn)
-
-
-@contextmanager
-def _ignore_missing(client: Any, name: str) -> Iterator[None]:
-    try:
-        yield
-    except client.exceptions.ClientError as error:
-        if not _is_missing(error, name):
-            raise

@@ -11,7 +11,8 @@ _CREDENTIALS = (
     "Check the AWS credentials: run aws configure or aws sso login, or set AWS_PROFILE, or AWS_ACCESS_KEY_ID and "
     "AWS_SECRET_ACCESS_KEY."
 )
-_PERMISSION = "Grant the permission to the caller; docs/pipeline_aws.md, Permissions, lists what each command needs."
+_PERMISSION = "Grant {action} to the caller; docs/pipeline_aws.md, Permissions, lists what each command needs."
+_ACTION = re.compile(r"not authorized to perform: ([\w-]+:\w+)")
 _NETWORK = "Check the network, the proxy settings and aws.region, and run the command again."
 ANOTHER_REGION = "Name a bucket in aws.region, or correct aws.region."
 _AGAIN = "Wait a minute, and run the command again."
@@ -58,9 +59,10 @@ def aws_errors(place: str, *, missing: str = _OTHER) -> Iterator[None]:
     except exceptions.ClientError as error:
         response = error.response.get("Error", {})
         code, message = response.get("Code", "unknown"), one_line(response.get("Message", ""))
+        fix, action = missing if code in _MISSING else _FIXES.get(code, _OTHER), _ACTION.search(message)
         raise ContractError(
             f"{place}: {error.operation_name} failed with {code}: {message}",
-            missing if code in _MISSING else _FIXES.get(code, _OTHER),
+            fix.replace("{action}", action[1] if action else f"the permission for {error.operation_name}"),
         ) from None
     except (exceptions.ConnectionError, exceptions.HTTPClientError) as error:
         raise ContractError(f"{place}: {one_line(str(error))}", _NETWORK) from None

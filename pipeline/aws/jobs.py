@@ -34,11 +34,11 @@ ENTRYPOINT = ("python", "-m", "container")  # the image's entry point
 CONDITION_FILE = "decision"
 EXECUTIONS = "executions"  # the folder of what is not needed once the step cache has expired
 _KEPT = {**dict.fromkeys((MODEL_METRICS.name, PACKAGE.name, PAYLOAD.name), "models"), BATCH_SCORE.name: "scores"}
-ABSENT: tuple[Any, ...] = (None, {}, [])  # values of arguments that are left out
 _DESCRIBED = {  # botocore's shapes of what a step has as properties
     "Processing": ["DescribeProcessingJobResponse"],
     "Training": ["DescribeTrainingJobResponse"],
     "Tuning": ["DescribeHyperParameterTuningJobResponse", "ListTrainingJobsForHyperParameterTuningJobResponse"],
+    "RegisterModel": ["DescribeModelPackageOutput"],
     "Model": ["DescribeModelOutput"],
     "EndpointConfig": ["DescribeEndpointConfigOutput"],
 }
@@ -112,7 +112,7 @@ def step(
 
         @property
         def arguments(self) -> Any:
-            return {key: value for key, value in request.items() if value not in ABSENT}
+            return given(request)
 
         @property
         def properties(self) -> Any:
@@ -127,6 +127,11 @@ def step(
             return content
 
     return ServiceStep(name, StepTypeEnum(kind), description=about, **options)
+
+
+def given(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a request that have a value."""
+    return {name: value for name, value in request.items() if value not in (None, {}, [])}
 
 
 def processing_step(build: Build, plan: StepPlan) -> Any:

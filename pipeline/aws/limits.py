@@ -13,9 +13,9 @@ from pydantic_core import SchemaValidator, core_schema
 
 from contracts.errors import ContractError, shown
 from contracts.spelling import did_you_mean
-from contracts.steps import BATCH_SCORE, REGISTRATION
+from contracts.steps import BATCH_SCORE
 from pipeline.aws.parameters import AwsPlan
-from pipeline.aws.serving import ENDPOINT_MODEL, TRANSFORM_MODEL
+from pipeline.aws.serving import TRANSFORM_MODEL
 from pipeline.plan import LONGEST_VALUE, Plan
 
 # The operation of each type of step, and the arguments that the service adds.
@@ -33,7 +33,7 @@ _TOKEN = {"ClientRequestToken": "0" * 32}  # botocore adds it
 _DOCUMENTED = {"HyperParameterValue": LONGEST_VALUE}  # characters, where AWS's documentation allows fewer than botocore
 _UNITS = {"string": "characters", "list": "items", "map": "entries"}
 _NUMBERS = ("integer", "long", "float", "double")
-_MODELS = {TRANSFORM_MODEL: BATCH_SCORE.name, ENDPOINT_MODEL: REGISTRATION.name}  # steps whose settings a model has
+_MODELS = {TRANSFORM_MODEL: BATCH_SCORE.name}  # the step whose settings a model has
 _KEYS = {  # the configuration's key of an argument in which no parameter occurs
     "AsyncInferenceConfig": "aws.deploy.asynchronous",
     "Bucket": "aws.bucket",
@@ -185,6 +185,8 @@ def _problem(shape: Any, value: Value) -> str:
 
 
 def _matches(pattern: str, text: str) -> bool:
+    for of_java, ours in {r"\p{Print}": "[ -~]", r"\uD800\uDC00-\uDBFF\uDFFF": r"\U00010000-\U0010FFFF"}.items():
+        pattern = pattern.replace(of_java, ours)
     if r"\p{" in pattern:  # a class of Unicode, which Python's re lacks
         return SchemaValidator(core_schema.str_schema(pattern=f"^(?:{pattern})$")).isinstance_python(text)
     return re.fullmatch(pattern, text) is not None

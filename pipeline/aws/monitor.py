@@ -6,12 +6,13 @@ from typing import Any
 from contracts.artifacts import METRICS
 from contracts.errors import ContractError
 from contracts.steps import MONITOR_HISTORY
-from pipeline.aws.deploy import deployed_pipeline, packages
+from pipeline.aws.deploy import deployed_pipeline
 from pipeline.aws.errors import aws_errors
 from pipeline.aws.jobs import write_object
 from pipeline.aws.parameters import INPUT_PREFIX, AwsPlan
 from pipeline.aws.resolve import monitor_folder, monitor_plan
 from pipeline.aws.session import aws_session
+from pipeline.aws.versions import packages
 from pipeline.config import Monitor, PipelineConfig
 
 _PIPELINES = "AWS/Sagemaker/ModelBuildingPipeline"  # the service's namespace of the metrics of pipelines
@@ -54,7 +55,7 @@ def schedule(config: PipelineConfig) -> str:
         },
     }
     if monitor.alarm_topic is not None:
-        session.client("cloudwatch").put_metric_alarm(**_alarm(resolved, monitor))
+        session.client("cloudwatch").put_metric_alarm(**violation_alarm(resolved, monitor))
     scheduler = session.client("scheduler")
     try:
         return scheduler.create_schedule(**request)["ScheduleArn"]
@@ -80,12 +81,12 @@ def _begin_history(resolved: AwsPlan, s3: Any) -> None:
         write_object(resolved.aws, s3, uri=uri, content=b"\n")
 
 
-def _alarm(resolved: AwsPlan, monitor: Monitor) -> dict[str, Any]:
+def violation_alarm(resolved: AwsPlan, monitor: Monitor) -> dict[str, Any]:
     """Return an alarm on failed executions: a run in which something is out of bounds fails."""
     return {
         "AlarmName": resolved.config.name,
         "AlarmDescription": "The monitor failed, or found something out of bounds: see its report.",
-        "AlarmActions": [monitor.alarm_topic],
+        "AlarmActions": [monitor.alarm_topic] if monitor.alarm_topic else [],
         "Namespace": _PIPELINES,
         "MetricName": "ExecutionFailed",
         "Dimensions": [{"Name": "PipelineName", "Value": resolved.config.name}],

@@ -157,11 +157,11 @@ def _specs(resolved: AwsPlan) -> dict[str, ParameterSpec]:
 
 def _add_of_training(resolved: AwsPlan, add: Callable[..., None]) -> None:
     """Add the parameters of the condition, the registration and the training."""
-    config, aws, plan = resolved.config, resolved.aws, resolved.plan
+    config, plan = resolved.config, resolved.plan
     condition = config.condition
     about = f"{condition.metric} must be {condition.word} this."
     add(THRESHOLD, float(condition.threshold), about, key="condition")
-    if aws.deploy is None:  # an execution deploys approved packages only
+    if not config.deploys_itself:  # an execution deploys approved packages only
         about = "Approval status of a new package."
         add(APPROVAL, config.registration.approval, about, key="registration.approval", choices=get_args(Approval))
     about = "Folder of the checkpoints, one for each training, so that a job resumes only from its own checkpoints."

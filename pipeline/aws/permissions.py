@@ -15,6 +15,7 @@ _SAGEMAKER, _SCHEDULER = "sagemaker.amazonaws.com", "scheduler.amazonaws.com"
 _DEPLOY, _MONITOR, _BEAT = "aws.deploy", "monitor", "condition.beat"
 _TUNER, _ASYNCHRONOUS = "tuning.engine: sagemaker", "aws.deploy.asynchronous"
 _BATCH, _TAGS, _SUBNETS = "batch_score", "aws.tags", "aws.subnets"
+_SCALING = "aws.deploy.scaling"
 _SERVER, _APP = "a tracking server on SageMaker", "an MLflow App"
 
 
@@ -104,6 +105,15 @@ def _schedule_role(account: Account) -> list[str]:
     return [(monitor and monitor.schedule_role) or account.resolved.aws.role]
 
 
+def _endpoint_names(account: Account) -> list[str]:
+    deploy = account.resolved.aws.deploy
+    return [endpoint_name(account.resolved.config, deploy)] if deploy else []
+
+
+def _endpoints(account: Account) -> list[str]:
+    return [arn for name in _endpoint_names(account) for arn in account.named("endpoint", name, f"{name[:38]}*-trial")]
+
+
 RESOURCES: dict[str, Callable[[Account], list[Any]]] = {
     "the pipeline": _pipelines,
     "the models of the group": lambda account: account.named("model-package", f"{account.resolved.config.group}/*"),
@@ -132,13 +142,14 @@ RESOURCES: dict[str, Callable[[Account], list[Any]]] = {
     "tuning jobs": lambda account: account.named("hyper-parameter-tuning-job", "*"),
     "transform jobs": lambda account: account.named("transform-job", "*"),
     "models": lambda account: account.named("model", "*"),
-    "the endpoint": lambda account: (
-        account.named("endpoint", endpoint_name(account.resolved.config, account.resolved.aws.deploy))
-        if account.resolved.aws.deploy
-        else []
-    ),
+    "the endpoint": lambda account: account.named("endpoint", *_endpoint_names(account)),
+    "the endpoint and its trials": _endpoints,
     "endpoint configurations": lambda account: account.named("endpoint-config", "*"),
     "the log groups below /aws/sagemaker/": lambda account: [account.arn("logs", "log-group:/aws/sagemaker/*")],
+    "the alarms of the endpoint": lambda account: [
+        account.arn("cloudwatch", f"alarm:{name}-*") for name in _endpoint_names(account)
+    ],
+    "the executions": lambda account: account.named("pipeline", f"{account.resolved.config.name}/execution/*"),
     "the schedule": lambda account: [
         account.arn("scheduler", f"schedule/default/{account.resolved.config.name}-monitor")
     ],
@@ -151,6 +162,7 @@ CONDITIONS: dict[str, Callable[[AwsPlan], Any]] = {
     "": lambda _: True,
     _DEPLOY: lambda resolved: resolved.aws.deploy,
     _ASYNCHRONOUS: lambda resolved: resolved.aws.deploy and resolved.aws.deploy.asynchronous,
+    _SCALING: lambda resolved: resolved.aws.deploy and resolved.aws.deploy.scaling,
     _MONITOR: lambda resolved: resolved.config.monitor,
     _BEAT: lambda resolved: resolved.config.condition.beat != "nothing",
     _TUNER: lambda resolved: resolved.plan.tuner,
@@ -190,7 +202,71 @@ class Permission:
 
 _JOBS = "Create{0} Describe{0} Stop{0} AddTags"
 
+OPERATING = ("status", "versions", "compare", "approve", "reject", "deploy", "rollback", "delete")
+
+
+def _each(commands: str, actions: str, on: str, when: str = "") -> tuple[Permission, ...]:
+    """Return the same permission of several commands."""
+    return tuple(Permission(command, actions, on, when) for command in commands.split())
+
+
 PERMISSIONS = (
+    *_each(" ".join(OPERATING), "sts:GetCallerIdentity", "all resources"),
+    Permission("status", "sagemaker:DescribePipeline ListPipelineExecutions", "the pipeline"),
+    Permission("status", "sagemaker:DescribePipelineExecution ListPipelineExecutionSteps", "the executions"),
+    Permission("status", "sagemaker:DescribeProcessingJob", "processing jobs"),
+    Permission("status", "sagemaker:DescribeTrainingJob", "training jobs"),
+    Permission("status", "sagemaker:DescribeTransformJob", "transform jobs", _BATCH),
+    Permission("status", "logs:DescribeLogStreams GetLogEvents", "the log groups below /aws/sagemaker/"),
+    *_each(
+        "versions compare approve reject deploy rollback",
+        "sagemaker:DescribeModelPackage ListModelPackages",
+        "the models of the group",
+    ),
+    *_each("approve reject", "sagemaker:UpdateModelPackage", "the models of the group"),
+    Permission("compare", "s3:GetObject", "BUCKET/PREFIX/*"),
+    Permission("compare", "kms:Decrypt", "the key"),
+    *_each("versions deploy rollback delete", "sagemaker:DescribeEndpoint", "the endpoint and its trials", _DEPLOY),
+    *_each("versions deploy rollback delete", "sagemaker:DescribeEndpointConfig", "endpoint configurations", _DEPLOY),
+    *_each("versions deploy rollback delete", "sagemaker:DescribeModel", "models", _DEPLOY),
+    *_each("deploy rollback", "sagemaker:ListTags UpdateEndpoint", "the endpoint and its trials", _DEPLOY),
+    *_each("deploy rollback", "sagemaker:UpdateEndpoint", "endpoint configurations", _DEPLOY),
+    Permission(
+        "deploy",
+        "sagemaker:AddTags CreateEndpoint DeleteEndpoint InvokeEndpoint",
+        "the endpoint and its trials",
+        _DEPLOY,
+    ),
+    Permission("deploy", "sagemaker:InvokeEndpointAsync", "the endpoint and its trials", _ASYNCHRONOUS),
+    Permission(
+        "deploy",
+        "sagemaker:AddTags CreateEndpoint CreateEndpointConfig DeleteEndpointConfig",
+        "endpoint configurations",
+        _DEPLOY,
+    ),
+    Permission("deploy", "sagemaker:AddTags CreateModel", "models", _DEPLOY),
+    Permission("deploy", "s3:GetObject", "BUCKET/PREFIX/*", _DEPLOY),
+    Permission("deploy", "s3:PutObject", "BUCKET/PREFIX/*", _ASYNCHRONOUS),
+    Permission("deploy", "kms:Decrypt", "the key", _DEPLOY),
+    Permission("deploy", "kms:GenerateDataKey", "the key", _ASYNCHRONOUS),
+    Permission("deploy", "iam:PassRole", "the role", _DEPLOY, passed_to=_SAGEMAKER),
+    *_each("deploy delete", "cloudwatch:DescribeAlarms", "all resources", _DEPLOY),
+    Permission("deploy", "cloudwatch:PutMetricAlarm", "the alarms of the endpoint", _DEPLOY),
+    Permission("deploy", "cloudwatch:PutMetricAlarm", "the alarm", _MONITOR),
+    Permission("rollback", "sagemaker:ListTags", "endpoint configurations", _DEPLOY),
+    Permission("delete", "sagemaker:DeleteEndpoint ListTags", "the endpoint and its trials", _DEPLOY),
+    Permission("delete", "sagemaker:DeleteEndpointConfig ListTags", "endpoint configurations", _DEPLOY),
+    Permission("delete", "sagemaker:DeleteModel ListTags", "models", _DEPLOY),
+    Permission("delete", "sagemaker:DescribeEndpoint ListEndpointConfigs ListEndpoints", "all resources", _DEPLOY),
+    Permission("delete", "cloudwatch:DeleteAlarms", "the alarms of the endpoint", _DEPLOY),
+    *_each("deploy rollback delete", "application-autoscaling:DescribeScalableTargets", "all resources", _DEPLOY),
+    *_each("deploy rollback delete", "application-autoscaling:DeregisterScalableTarget", "all resources", _SCALING),
+    *_each(
+        "deploy rollback",
+        "application-autoscaling:PutScalingPolicy RegisterScalableTarget",
+        "all resources",
+        _SCALING,
+    ),
     Permission("upsert", "sagemaker:CreatePipeline UpdatePipeline DescribePipeline", "the pipeline"),
     Permission("upsert", "sagemaker:AddTags", "the pipeline", _TAGS),
     Permission("upsert", "sts:GetCallerIdentity", "all resources"),
@@ -243,6 +319,7 @@ PERMISSIONS = (
     ),
     Permission(ROLE, "sagemaker:CreateEndpoint UpdateEndpoint", "endpoint configurations", _DEPLOY),
     Permission(ROLE, "sagemaker:CreateEndpoint UpdateEndpoint DescribeEndpoint AddTags", "the endpoint", _DEPLOY),
+    Permission(ROLE, "cloudwatch:DescribeAlarms", "all resources", _DEPLOY),
     Permission(ROLE, "iam:PassRole", "the role", passed_to=_SAGEMAKER),
     Permission(ROLE, "s3:ListBucket", "the buckets"),
     Permission(ROLE, "s3:GetObject", "the objects of the inputs"),

@@ -3,7 +3,6 @@
 from collections.abc import Mapping
 from typing import Any
 
-from contracts.errors import ContractError
 from contracts.serving import CSV, JSON, JSON_LINES, REQUEST_TYPES, RESPONSE_TYPES
 from contracts.step_contract import StepContract
 from contracts.steps import (
@@ -21,6 +20,7 @@ from contracts.steps import (
 from pipeline.aws.jobs import (
     CONDITION_FILE,
     Build,
+    given,
     input_uris,
     instances,
     job_retries,
@@ -32,7 +32,7 @@ from pipeline.aws.jobs import (
     training_job,
     volume_key,
 )
-from pipeline.aws.parameters import APPROVAL, CAPTURES, data_key_parameter
+from pipeline.aws.parameters import APPROVAL, CAPTURES, AwsPlan, data_key_parameter
 from pipeline.card import DOMAIN, GENERATED, TASK, model_card
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Asynchronous, Deploy
@@ -41,6 +41,8 @@ from pipeline.plan import StepPlan
 VARIANT = "AllTraffic"
 TRANSFORM_MODEL, ENDPOINT_MODEL = "BatchScoreModel", "EndpointModel"
 ENDPOINT_CONFIG, ENDPOINT = "EndpointConfig", "Endpoint"
+OURS = "text-table-trainer:endpoint"  # the key of a tag, with the name of the endpoint
+_MODEL = "The package as a model that SageMaker can host."
 _LONGEST_PREFIX = 40  # of 63 characters, with a hyphen and the identifier of an execution
 
 
@@ -59,7 +61,21 @@ def transform_step(build: Build, plan: StepPlan) -> Any:
     assert section is not None
     machine = build.machine(contract.name)
     payload_mb, concurrency = section.payloads or (None, None)
-    model = _model_step(build, TRANSFORM_MODEL, plan.environment, isolated=aws.network_isolation)
+    model = step(
+        build,
+        "Model",
+        TRANSFORM_MODEL,
+        about=_MODEL,
+        request={
+            "ExecutionRoleArn": aws.role,
+            "PrimaryContainer": container_definition(build, plan.environment),
+            "VpcConfig": build.vpc,
+            "EnableNetworkIsolation": aws.network_isolation or None,
+            "Tags": build.tags,
+        },
+        depends_on=[REGISTRATION.name],  # after the check of the package
+        retry_policies=[service_retries(aws)],
+    )
     build.steps[TRANSFORM_MODEL] = model
     (output,) = contract.outputs
     records = {"S3DataType": "S3Prefix", "S3Uri": input_uris(build, plan)["batch_input"]}
@@ -102,46 +118,30 @@ def transform_step(build: Build, plan: StepPlan) -> Any:
 
 
 def deploy_steps(build: Build, deploy: Deploy) -> dict[str, Any]:
-    """Return the steps that create or update the endpoint, by name.
-
-    Pipelines support no condition in the branch of a condition, so the approval is checked here.
-
-    Raises:
-        ContractError: packages are not registered as approved.
-    """
+    """Return the steps that create or update the endpoint with the registered model, by name."""
     from sagemaker.core.workflow.execution_variables import ExecutionVariables
     from sagemaker.core.workflow.functions import Join
 
-    aws, approval = build.aws, build.config.registration.approval
-    if approval != "Approved":
-        raise ContractError(
-            f"aws.deploy: is set, but registration.approval is {approval}",
-            "Set registration.approval to Approved, or remove aws.deploy until the model is approved.",
-        )
-    # SageMaker's serverless endpoints refuse models with network isolation or a VPC.
-    isolated = aws.network_isolation and deploy.serverless is None
-    variables = build.plan.step(REGISTRATION).environment
-    model = _model_step(build, ENDPOINT_MODEL, variables, isolated=isolated, in_vpc=deploy.serverless is None)
+    retries = [service_retries(build.aws)]
+    model = step(
+        build,
+        "Model",
+        ENDPOINT_MODEL,
+        about=_MODEL,
+        request=model_request(build, deploy, build.steps[REGISTRATION.name].properties.ModelPackageArn),
+        depends_on=[REGISTRATION.name],
+        retry_policies=retries,
+    )
     name = endpoint_name(build.config, deploy)
+    # A configuration cannot change, so each execution creates one.
+    unique = Join(on="-", values=[name[:_LONGEST_PREFIX], ExecutionVariables.PIPELINE_EXECUTION_ID])
     config = step(
         build,
         "EndpointConfig",
         ENDPOINT_CONFIG,
         about="The instances of the endpoint, and its requests and answers in S3.",
-        request={
-            # A configuration cannot change, so each execution creates one.
-            "EndpointConfigName": Join(
-                on="-", values=[name[:_LONGEST_PREFIX], ExecutionVariables.PIPELINE_EXECUTION_ID]
-            ),
-            "ProductionVariants": [
-                {"VariantName": VARIANT, "ModelName": model.properties.ModelName, **_capacity(deploy)}
-            ],
-            "Tags": build.tags,
-            "KmsKeyId": None if deploy.serverless else aws.kms_key,
-            "DataCaptureConfig": _capture(build, deploy),
-            "AsyncInferenceConfig": deploy.asynchronous and _queue(build, deploy.asynchronous),
-        },
-        retry_policies=[service_retries(aws)],
+        request=endpoint_config_request(build, deploy, name=unique, model=model.properties.ModelName),
+        retry_policies=retries,
     )
     endpoint = step(
         build,
@@ -151,7 +151,7 @@ def deploy_steps(build: Build, deploy: Deploy) -> dict[str, Any]:
         request={
             "EndpointName": name,
             "EndpointConfigName": config.properties.EndpointConfigName,
-            "Tags": build.tags,
+            "Tags": endpoint_tags(build, deploy),
         },
     )
     return {made.name: made for made in (model, config, endpoint)}
@@ -162,21 +162,41 @@ def endpoint_name(config: PipelineConfig, deploy: Deploy) -> str:
     return deploy.endpoint or config.name
 
 
-def _model_step(build: Build, name: str, variables: Mapping[str, str], *, isolated: bool, in_vpc: bool = True) -> Any:
-    return step(
-        build,
-        "Model",
-        name,
-        about="The package as a model that SageMaker can host.",
-        request={
-            "ExecutionRoleArn": build.aws.role,
-            "PrimaryContainer": container_definition(build, variables),
-            "VpcConfig": build.vpc if in_vpc else None,
-            "EnableNetworkIsolation": isolated or None,
-            "Tags": build.tags,
-        },
-        depends_on=[REGISTRATION.name],  # after the check of the package
-        retry_policies=[service_retries(build.aws)],
+def endpoint_tags(resolved: AwsPlan, deploy: Deploy) -> list[dict[str, str]]:
+    """Return the tags of an endpoint, its configurations and its models; one says that this project made them."""
+    return [*resolved.tags, {"Key": OURS, "Value": endpoint_name(resolved.config, deploy)}]
+
+
+def model_request(resolved: AwsPlan, deploy: Deploy, package: Any) -> dict[str, Any]:
+    """Return the arguments of CreateModel, without the name.
+
+    Args:
+        package: ARN of the registered version, which has the container.
+    """
+    isolated = resolved.aws.network_isolation
+    on_instances = {"VpcConfig": resolved.vpc, "EnableNetworkIsolation": isolated or None}
+    return given(
+        {
+            "ExecutionRoleArn": resolved.aws.role,
+            "PrimaryContainer": {"ModelPackageName": package},
+            # SageMaker's serverless endpoints refuse models with network isolation or a VPC.
+            **({} if deploy.serverless else on_instances),
+            "Tags": endpoint_tags(resolved, deploy),
+        }
+    )
+
+
+def endpoint_config_request(resolved: AwsPlan, deploy: Deploy, *, name: Any, model: Any) -> dict[str, Any]:
+    """Return the arguments of CreateEndpointConfig."""
+    return given(
+        {
+            "EndpointConfigName": name,
+            "ProductionVariants": [{"VariantName": VARIANT, "ModelName": model, **_capacity(deploy)}],
+            "Tags": endpoint_tags(resolved, deploy),
+            "KmsKeyId": None if deploy.serverless else resolved.aws.kms_key,
+            "DataCaptureConfig": _capture(resolved, deploy),
+            "AsyncInferenceConfig": deploy.asynchronous and _queue(resolved, deploy.asynchronous),
+        }
     )
 
 
@@ -186,6 +206,7 @@ def _capacity(deploy: Deploy) -> dict[str, Any]:
             "ServerlessConfig": {
                 "MemorySizeInMB": deploy.serverless.memory_mb,
                 "MaxConcurrency": deploy.serverless.concurrency,
+                **({"ProvisionedConcurrency": deploy.scaling.minimum} if deploy.scaling else {}),
             }
         }
     assert deploy.instances is not None
@@ -196,24 +217,24 @@ def _capacity(deploy: Deploy) -> dict[str, Any]:
     }
 
 
-def _capture(build: Build, deploy: Deploy) -> dict[str, Any] | None:
+def _capture(resolved: AwsPlan, deploy: Deploy) -> dict[str, Any] | None:
     if deploy.real_time is None or not deploy.real_time.capture_percent:
         return None
     return {
         "EnableCapture": True,
         "InitialSamplingPercentage": deploy.real_time.capture_percent,
-        "DestinationS3Uri": f"{build.home}/{CAPTURES}",
+        "DestinationS3Uri": f"{resolved.home}/{CAPTURES}",
         "CaptureOptions": [{"CaptureMode": "Input"}, {"CaptureMode": "Output"}],
         "CaptureContentTypeHeader": {"CsvContentTypes": [CSV], "JsonContentTypes": [JSON, JSON_LINES]},
-        **key("KmsKeyId", build.aws.kms_key),
+        **key("KmsKeyId", resolved.aws.kms_key),
     }
 
 
-def _queue(build: Build, asynchronous: Asynchronous) -> dict[str, Any]:
+def _queue(resolved: AwsPlan, asynchronous: Asynchronous) -> dict[str, Any]:
     topics = {"SuccessTopic": asynchronous.success_topic, "ErrorTopic": asynchronous.error_topic}
     topics = {name: topic for name, topic in topics.items() if topic}
-    path = asynchronous.output or f"{build.home}/asynchronous"
-    output: dict[str, Any] = {"S3OutputPath": path, **key("KmsKeyId", build.aws.kms_key)}
+    path = asynchronous.output or f"{resolved.home}/asynchronous"
+    output: dict[str, Any] = {"S3OutputPath": path, **key("KmsKeyId", resolved.aws.kms_key)}
     if topics:
         output["NotificationConfig"] = topics
     queue: dict[str, Any] = {"OutputConfig": output}

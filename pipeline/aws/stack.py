@@ -10,7 +10,7 @@ from pipeline.aws.feasibility import check_places
 from pipeline.aws.jobs import EXECUTIONS
 from pipeline.aws.notifications import notifications
 from pipeline.aws.parameters import AwsPlan
-from pipeline.aws.permissions import PERMISSIONS, ROLE, SCHEDULE_ROLE, Account, repository_arn, statements
+from pipeline.aws.permissions import OPERATING, PERMISSIONS, ROLE, SCHEDULE_ROLE, Account, repository_arn, statements
 from pipeline.aws.resolve import aws_plan
 from pipeline.aws.serving import endpoint_name
 from pipeline.config import PipelineConfig
@@ -186,7 +186,7 @@ def _identities(account: Account) -> dict[str, dict[str, Any]]:
     services = ["sagemaker.amazonaws.com", *(["scheduler.amazonaws.com"] if schedules else [])]
     trusted = {"Effect": "Allow", "Principal": {"Service": services}, "Action": "sts:AssumeRole"}
     roles = [ROLE, *([SCHEDULE_ROLE] if schedules else [])]
-    of_callers = {permission.of for permission in PERMISSIONS} - {ROLE, SCHEDULE_ROLE}
+    of_callers = {permission.of for permission in PERMISSIONS} - {ROLE, SCHEDULE_ROLE, *OPERATING}
     return {
         "Role": {
             "Type": "AWS::IAM::Role",
@@ -202,6 +202,13 @@ def _identities(account: Account) -> dict[str, dict[str, Any]]:
             "Properties": {
                 "Description": "For the people and the services that call python -m pipeline and push the image.",
                 "PolicyDocument": _policy(statements(account, of_callers)),
+            },
+        },
+        "OperatorPolicy": {
+            "Type": "AWS::IAM::ManagedPolicy",
+            "Properties": {
+                "Description": f"For those who call python -m pipeline {', '.join(OPERATING)}.",
+                "PolicyDocument": _policy(statements(account, OPERATING)),
             },
         },
     }

@@ -13,9 +13,9 @@ from contracts.steps import PYTORCH_TRAINING
 from contracts.tuning import Choices, Range
 from contracts.tuning_space import is_whole
 from pipeline.aws.jobs import (
-    ABSENT,
     Build,
     environment,
+    given,
     has_volume,
     input_uris,
     instances,
@@ -81,7 +81,7 @@ def _job(build: Build, plan: StepPlan) -> dict[str, Any]:
         "EnableInterContainerTrafficEncryption": aws.encrypt_traffic,
         "EnableManagedSpotTraining": aws.spot.enabled,
     }
-    return {name: value for name, value in request.items() if value not in ABSENT}
+    return given(request)
 
 
 def _resources(build: Build) -> dict[str, Any]:

@@ -5,15 +5,11 @@ import http.client
 import io
 import json
 import re
-import shutil
 import sys
-import tarfile
-import time
 from codecs import BOM_UTF8
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
 from pathlib import Path
@@ -21,57 +17,15 @@ from typing import Any
 
 from contracts.errors import shown
 from contracts.input_files import files_below
-from contracts.paths import DEFAULT_ROOT, JobPaths
-from contracts.ports import LOOPBACK, free_port
-from contracts.serving import CSV, PORT
+from contracts.ports import LOOPBACK
+from contracts.serving import CSV
 from contracts.steps import ARCHIVED_MODEL, BATCH_SCORE
 from contracts.table_formats import MEDIA_TYPES
 from pipeline.config import BatchScore
 from pipeline.json_path import Select, compile_path
 from pipeline.local.cache import StepDirectory
-from pipeline.local.docker import start_container
-from pipeline.local.process import StepFailed, last_line, start_program
-
-_STARTED = re.compile(r"on port (\d+)")
-_POLL_SECONDS = 0.05
-_MODEL = JobPaths(Path(DEFAULT_ROOT)).model  # in the container
-
-
-@contextmanager
-def serving(
-    package: Path, directory: StepDirectory, variables: Mapping[str, str], *, image: str | None
-) -> Iterator[int]:
-    """Serve a package during a `with` block, and yield the port.
-
-    Args:
-        directory: receives the unpacked package and the log.
-        variables: the server's environment.
-        image: the image of the server; None for a process.
-
-    Raises:
-        StepFailed: the server does not start.
-    """
-    root, log = directory.ml, directory.log
-    with tarfile.open(package) as archive:
-        archive.extractall(JobPaths(root).model, filter="data")
-    with log.open("ab") as sink:
-        begin = sink.tell()
-        published = free_port(LOOPBACK) if image else None
-        if image:
-            volumes, options = {f"{_MODEL}:ro": JobPaths(root).model}, [f"--publish={LOOPBACK}:{published}:{PORT}"]
-            process = start_container(image, ["serve"], variables, sink, volumes=volumes, options=options)
-        else:
-            process = start_program(["serve", "--root", str(root), "--port", "0"], variables, sink)
-        try:
-            while not (started := _STARTED.search(log.read_bytes()[begin:].decode(errors="replace"))):
-                if process.poll() is not None:
-                    raise StepFailed(BATCH_SCORE.name, f"the server did not start: {last_line(log)}", log)
-                time.sleep(_POLL_SECONDS)
-            yield published or int(started[1])
-        finally:
-            process.terminate()  # `docker run` passes the signal on to the container
-            process.wait()
-
+from pipeline.local.process import StepFailed
+from pipeline.local.server import serving
 
 GIVEN, JOINED = "SageMakerInput", "SageMakerOutput"  # keys of a joined record: of one that is no object, of the scores
 _DIGITS = re.compile(r'"\\u0000([-+.eE0-9]+)\\u0000"')  # a number with a point or an exponent keeps its digits
@@ -205,7 +159,6 @@ def score(
     Raises:
         StepFailed: the server does not start, refuses a record, or answers with another number of lines.
     """
-    shutil.rmtree(directory.ml, ignore_errors=True)
     records, output = inputs["batch_input"], directory.output(BATCH_SCORE, "scores")
     files = [records] if records.is_file() else files_below(records).files
     home = records.parent if records.is_file() else records
@@ -216,7 +169,7 @@ def score(
             cause = f"{cause}. Set content_type to {other}, or rename the file."
             raise StepFailed(BATCH_SCORE.name, cause, directory.log)
     package = inputs["packaged_model"] / ARCHIVED_MODEL
-    with serving(package, directory, variables, image=image) as port:
+    with serving(package, directory, variables, step=BATCH_SCORE.name, image=image) as port:
         client = _Client(port, config, Filters.of(config))
         try:
             limits = json.loads(client.ask("GET", "/execution-parameters"))

@@ -118,12 +118,15 @@ def _create_root(
             folder.path(directory.ml).mkdir(parents=True, exist_ok=True)
 
 
-def start_program(arguments: Sequence[str], variables: Mapping[str, str], log: IO[bytes] | None) -> subprocess.Popen:
+def start_program(
+    arguments: Sequence[str], variables: Mapping[str, str], log: IO[bytes] | None, *, folder: Path | None = None
+) -> subprocess.Popen:
     """Start `python -m container ARGUMENTS`, which the kernel kills when this process dies.
 
     Args:
         variables: replace every step's variables of this process.
         log: receives the output; None: this process's output does.
+        folder: the working directory; None: this process's.
     """
     named = {variable for step in STEPS for variable in step.settings.variables()}
     kept = {name: value for name, value in os.environ.items() if name not in named}
@@ -131,6 +134,7 @@ def start_program(arguments: Sequence[str], variables: Mapping[str, str], log: I
     return subprocess.Popen(
         [sys.executable, "-m", "container", *arguments],
         env={**kept, **variables, PARENT_PID: str(os.getpid())},
+        cwd=folder,
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=subprocess.STDOUT,

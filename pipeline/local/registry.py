@@ -16,20 +16,35 @@ from pipeline.card import DOMAIN, TASK, model_card
 from pipeline.condition import ConditionOutcome, version_facts
 from pipeline.config import PipelineConfig
 from pipeline.plan import Plan
+from pipeline.versions import Version
 
 PACKAGE_FILE = "model_package.json"
 _FIX = "Correct the file, or delete the folder of this version."
 
 
 @dataclass(frozen=True)
-class RegisteredModel:
-    """A version in the registry."""
+class RegisteredModel(Version):
+    """A version in the registry, in a folder of its own."""
 
     folder: Path
-    version: int
-    approval: str
-    metric: str
-    package_digest: str
+
+    @classmethod
+    def read(cls, folder: Path) -> "RegisteredModel":
+        """Read a version; raise ContractError for a damaged one."""
+        package = read_object(folder / PACKAGE_FILE, _FIX)
+        try:
+            number, properties = package["ModelPackageVersion"], package["CustomerMetadataProperties"]
+            return cls(
+                number=number,
+                created=package.get("CreationTime", ""),
+                approval=package["ModelApprovalStatus"],
+                reason=package.get("ApprovalDescription", ""),
+                metric=properties["condition_metric"],
+                properties=properties,
+                folder=folder,
+            )
+        except (KeyError, TypeError) as error:
+            raise ContractError(f"{folder / PACKAGE_FILE}: lacks {error}", _FIX) from None
 
 
 class LocalRegistry:
@@ -40,17 +55,8 @@ class LocalRegistry:
 
     def versions(self) -> list[RegisteredModel]:
         """Return all versions, the newest first."""
-        models = []
-        for folder in self.folder.glob("[0-9]*"):
-            package = read_object(folder / PACKAGE_FILE, _FIX)
-            try:
-                version, approval = package["ModelPackageVersion"], package["ModelApprovalStatus"]
-                properties = package["CustomerMetadataProperties"]
-                metric, digest = properties["condition_metric"], properties["package_digest"]
-            except (KeyError, TypeError) as error:
-                raise ContractError(f"{folder / PACKAGE_FILE}: lacks {error}", _FIX) from None
-            models.append(RegisteredModel(folder, version, approval, metric, digest))
-        return sorted(models, key=lambda model: -model.version)
+        models = [RegisteredModel.read(folder) for folder in self.folder.glob("[0-9]*")]
+        return sorted(models, key=lambda model: -model.number)
 
     def to_beat(self, config: PipelineConfig, *, package_digest: str | None) -> RegisteredModel | None:
         """Return the version that a new model must beat; a model need not beat itself.
@@ -62,7 +68,7 @@ class LocalRegistry:
             return None
         for model in self.versions():
             approved = config.condition.beat == "newest" or model.approval == "Approved"
-            if approved and model.package_digest != package_digest:
+            if approved and model.properties.get("package_digest") != package_digest:
                 return model
         return None
 
@@ -84,7 +90,7 @@ class LocalRegistry:
             inputs: folder of each input of the registration, by logical name.
             environment: the served model's variables.
         """
-        version = max((model.version for model in self.versions()), default=0) + 1
+        version = max((model.number for model in self.versions()), default=0) + 1
         registration = config.registration
         package = {
             "ModelPackageGroupName": config.group,
@@ -117,4 +123,4 @@ class LocalRegistry:
                     if path.is_file() and not is_foreign(path.name):
                         link_or_copy(path, temporary / path.name)
             (temporary / PACKAGE_FILE).write_text(json.dumps(package, indent=1))
-        return RegisteredModel(target, version, registration.approval, config.condition.metric, package_digest)
+        return RegisteredModel.read(target)

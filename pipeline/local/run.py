@@ -5,11 +5,12 @@ import shlex
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from contracts import artifacts
+from contracts.atomic_files import write_text_atomically
 from contracts.errors import ContractError
 from contracts.file_systems import alone_in, naming_full_disk
 from contracts.fingerprint import ContentDigests, Fingerprint
@@ -44,8 +45,10 @@ from pipeline.local.docker import image_id
 from pipeline.local.process import StepFailed, run_step
 from pipeline.local.registry import LocalRegistry
 from pipeline.plan import Plan, make_plan
+from pipeline.progress import StepState
 
 REPORT = "report.md"
+STATE = "run.json"  # the newest run, for `status`
 
 
 @dataclass
@@ -55,7 +58,8 @@ class Run:
     Attributes:
         code: digest of the steps' code, or the image.
         image: the image whose containers run the steps; None for processes.
-        table: a line for each step and the condition, by name.
+        logs: the log of each step so far, by name.
+        table: the state of each step and of the condition, by name.
         directories: the folder of each completed step, by name.
         records: the record of each completed step, by name.
     """
@@ -69,15 +73,23 @@ class Run:
     directories: dict[str, StepDirectory] = field(default_factory=dict)
     records: dict[str, Completed] = field(default_factory=dict)
     outcome: ConditionOutcome | None = None
-    table: dict[str, str] = field(default_factory=dict)
+    logs: dict[str, Path] = field(default_factory=dict)
+    table: dict[str, StepState] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.table |= {name: _line(name, "waiting") for name in self.plan.shown}
+        self.table |= {name: StepState(name, "waiting") for name in self.plan.shown}
 
     def show(self, name: str, state: str, *, seconds: float = 0.0, note: object = "") -> None:
         """Print the state of a step, and keep it for the table at the end."""
-        self.table[name] = _line(name, state, f"{seconds:.1f} s" if seconds else "", str(note))
-        print(self.table[name], file=sys.stderr, flush=True)
+        self.table[name] = StepState(name, state, seconds, str(note))
+        print(_line(self.table[name]), file=sys.stderr, flush=True)
+        self.save()
+
+    def save(self, **ended: object) -> None:
+        """Write the states for `status`; with `ended`, also how the run ended."""
+        logs = {name: str(log) for name, log in self.logs.items()}
+        content = {"steps": [asdict(step) for step in self.table.values()], "logs": logs, **ended}
+        write_text_atomically(self.root / STATE, json.dumps(content, indent=1))
 
     @property
     def registry(self) -> LocalRegistry:
@@ -106,7 +118,8 @@ class Run:
 
     def finish(self, failure: str | None, *, seconds: float) -> None:
         """Print how the run ended, and write report.md under the root."""
-        table = "\n".join([_line("step", "state", "time", "note"), *self.table.values()])
+        header = f"{'step':26s} {'state':8s} {'time':>8s}  note"
+        table = "\n".join([header, *map(_line, self.table.values())])
         refused = self.outcome is not None and not self.outcome.holds
         ended = failure or ""
         if self.outcome is not None and (refused or not failure):
@@ -119,7 +132,7 @@ class Run:
             "plots": self._file(MODEL_METRICS, "plots_output", ""),
             "scores": self._file(BATCH_SCORE, "scores", ""),
         }
-        logs = {f"log of {name}": directory.log for name, directory in self.directories.items()}
+        logs = {f"log of {name}": log for name, log in self.logs.items() if name in self.directories}
         page = [f"# {self.config.name}\n", f"```\n{table}\n```\n", f"{ended}\n", "## Where to look\n"]
         page += [f"* {name}: {path}" for name, path in (links | logs).items() if path is not None and path.exists()]
         if summary is not None:
@@ -129,6 +142,7 @@ class Run:
         print(f"\n{table}\n\n{ended}\nThe run took {seconds:.1f} s.\n\nReport: {report}")
         if failure and not refused:
             print(failure, file=sys.stderr)
+        self.save(ended=ended, failed=bool(failure) or refused, seconds=seconds)
 
     def _file(self, contract: StepContract, output: str, name: str) -> Path | None:
         if contract.name in self.directories and (path := self.output(contract, output) / name).exists():
@@ -136,8 +150,9 @@ class Run:
         return None
 
 
-def _line(name: str, state: str, took: str = "", note: str = "") -> str:
-    return f"{name:26s} {state:8s} {took:>8s}  {note}".rstrip()
+def _line(step: StepState) -> str:
+    took = f"{step.seconds:.1f} s" if step.seconds else ""
+    return f"{step.name:26s} {step.state:8s} {took:>8s}  {step.note}".rstrip()
 
 
 def run(config: PipelineConfig, root: Path, *, image: str | None = None) -> int:
@@ -216,6 +231,7 @@ def run_or_reuse(state: Run, contract: StepContract) -> None:
         check_metrics_columns(state.plan.step(MODEL_METRICS).environment, columns)
     fingerprint = _fingerprint(state, contract, inputs)
     directory = step_folder(state.root, contract.name, fingerprint)
+    state.logs[contract.name] = directory.log
     record = directory.completed(contract, state.digests)
     if record is not None and (state.root / record.result.get("folder", "")).is_dir():  # the version may be deleted
         state.show(contract.name, "cached", note=_note(contract, directory, record.result))
@@ -238,7 +254,7 @@ def run_or_reuse(state: Run, contract: StepContract) -> None:
                     plan=state.plan,
                     made_of=_made_of(state),
                 )
-                result = {"version": model.version, "folder": str(model.folder.relative_to(state.root))}
+                result = {"version": model.number, "folder": str(model.folder.relative_to(state.root))}
             elif contract is BATCH_SCORE:
                 assert state.config.batch_score is not None
                 one_column = len(state.plan.columns) == 1

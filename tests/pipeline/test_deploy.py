@@ -320,7 +320,7 @@ def response(code):
 @pytest.mark.parametrize(
     ("error", "fix"),
     [
-        (response("AccessDenied"), "Grant the permission to the caller; docs/pipeline_aws.md, Permissions"),
+        (response("AccessDenied"), "Grant the permission for CreatePipeline to the caller; docs/pipeline_aws.md, Perm"),
         (response("ExpiredToken"), "Check the AWS credentials"),
         (response("PermanentRedirect"), "Name a bucket in aws.region"),
         (response("ThrottlingException"), "Wait a minute"),
@@ -341,6 +341,16 @@ def test_the_kind_of_an_error_of_aws_decides_its_fix(error, fix):
         raise error
     assert raised.value.cause.startswith("here: ")
     assert raised.value.fix.startswith(fix)
+
+
+def test_a_missing_permission_is_named_as_iam_names_it():
+    refused = (
+        "User: arn:aws:iam::1:user/a is not authorized to perform: iam:PassRole on resource: arn:aws:iam::1:role/b"
+    )
+    error = ClientError({"Error": {"Code": "AccessDeniedException", "Message": refused}}, "CreatePipeline")
+    with pytest.raises(ContractError) as raised, aws_errors("here"):
+        raise error
+    assert raised.value.fix.startswith("Grant iam:PassRole to the caller;")
 
 
 def test_an_error_of_aws_names_the_operation_and_the_message_of_the_service():

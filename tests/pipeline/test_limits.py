@@ -238,7 +238,6 @@ def test_an_argument_that_no_parameter_sets_is_named_by_its_key(pipelines):
     assert key_of(plan, PYTORCH_TRAINING.name, ("HyperParameters", "lr")) == "hyperparameters.lr"
     columns = ("PrimaryContainer", "Environment", "SERVING_CSV_COLUMNS")
     assert key_of(plan, "BatchScoreModel", columns) == "settings.BatchScore.serving_csv_columns"
-    assert key_of(plan, "EndpointModel", columns) == "settings.Registration.serving_csv_columns"
 
 
 def test_a_long_value_is_in_a_file_that_the_job_gets_as_an_input(pipelines):

@@ -3,6 +3,9 @@
 import json
 import os
 import re
+import shutil
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -234,3 +237,77 @@ def test_a_missing_input_is_named_before_anything_runs(tmp_path):
     assert ran.exit_code == 1
     assert re.search(r"^inputs\.input_data: .*nowhere does not exist", ran.errors)
     assert not (tmp_path / "root").exists()
+
+
+@pytest.fixture(scope="module")
+def operate(story, tmp_path_factory):
+    """Copy the registered version as a second one, and return a function that runs a command on the registry."""
+    root = story.root
+    second = root / "registry/demo/2"
+    shutil.copytree(root / "registry/demo/1", second)
+    package = json.loads((second / "model_package.json").read_text())
+    (second / "model_package.json").write_text(json.dumps({**package, "ModelPackageVersion": 2}))
+    config = write_config(tmp_path_factory.mktemp("operate"), CONFIG)
+
+    def run_command(name: str, *arguments: str) -> tuple[int, str, str]:
+        command = [sys.executable, "-m", "pipeline", name, "--config", str(config), "--root", str(root), *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+        return done.returncode, done.stdout, done.stderr
+
+    return run_command
+
+
+def test_the_life_of_a_version_here(story, operate):
+    assert operate("deploy", "1")[2].startswith("version 1: is not approved (PendingManualApproval)\n")
+    for number in ("1", "2"):
+        assert operate("approve", number, "--why", "AUROC suffices")[0] == 0
+    code, out, err = operate("deploy", "1")
+    assert code == 0, err
+    assert "The sample request (text/csv) has the registered answer." in out
+    assert operate("deploy", "2", "--dry-run")[1].startswith("would start version 2")
+    assert operate("deploy", "2")[0] == 0
+    table = operate("versions")[1].splitlines()
+    assert re.match(r"2 \* .* approved ", table[1]), table
+    code, out, _ = operate("rollback")
+    assert (code, "Version 1 is in service." in out) == (0, True)
+    assert "has no earlier version" in operate("rollback")[2]
+    assert operate("delete")[2].startswith("delete: nobody can answer")
+    assert operate("delete", "--yes")[0] == 0
+    assert not (story.root / "service/demo").exists()
+    assert (story.root / "registry/demo/1/model.tar.gz").is_file()
+
+
+def test_a_package_that_answers_otherwise_is_not_put_into_service_here(story, operate):
+    check = story.root / "registry/demo/2/payload_check.json"
+    kept = check.read_text()
+    content = json.loads(kept)
+    sample = content["samples"][0]
+    sample["answer"] = sample["answer"].replace('"probabilities": [0.', '"probabilities": [1.')
+    check.unlink()  # a link to that of the step
+    check.write_text(json.dumps(content))
+    assert operate("approve", "2", "--why", "AUROC suffices")[0] == 0
+    code, _, err = operate("deploy", "2")
+    check.write_text(kept)
+    assert code == 1
+    assert err.startswith("version 2: answers the sample request (application/json) differently: .predictions[0]")
+    assert "has no version" in operate("versions")[1]
+
+
+def test_two_versions_are_compared_on_the_rows_that_both_scored(operate):
+    code, out, err = operate("compare", "1", "2")
+    assert code == 0, err
+    assert out.startswith("No setting differs.")
+    rows = re.findall(r"version-2: (\d+) of (\d+) and (\d+) records were paired by id", out)
+    assert len(rows) == 1
+    assert len(set(rows[0])) == 1
+
+
+def test_the_newest_run_is_shown_with_its_steps_and_logs(operate):
+    code, out, _ = operate("status")
+    assert code == 0
+    assert "run of demo in" in out.splitlines()[0]
+    assert out.splitlines()[0].endswith("failed"), "its threshold is out of reach"
+    assert re.search(r"PyTorchTraining +cached", out)
+    assert operate("status", "--wait")[0] == 1
+    assert "log.txt" in operate("status", "--logs", "ModelMetricsComputation")[1]
+    assert "did you mean 'DataLoading'" in operate("status", "--logs", "DataLoad")[2]

@@ -43,7 +43,8 @@ def sent(hosted, kind, step):
 def served(hosted, kind):
     """Return the settings of the registered model, which the endpoint's model must share."""
     (registered,) = sent(hosted, kind, "Registration")["InferenceSpecification"]["Containers"]
-    assert sent(hosted, kind, "EndpointModel")["PrimaryContainer"] == registered
+    package = {"Get": "Steps.Registration.ModelPackageArn"}
+    assert sent(hosted, kind, "EndpointModel")["PrimaryContainer"] == {"ModelPackageName": package}
     return ServingSettings.from_environment(registered.get("Environment", {}))
 
 
@@ -106,12 +107,12 @@ def test_a_package_that_is_deployed_is_approved_and_no_execution_changes_this(ho
 
 
 @pytest.mark.parametrize("approval", ["PendingManualApproval", "Rejected"])
-def test_an_endpoint_of_packages_that_are_not_approved_is_refused(approval):
+def test_an_execution_whose_package_waits_for_approval_makes_no_endpoint(approval):
     config = configuration(aws={**AWS, "deploy": {"real_time": {}}}, registration={"approval": approval})
-    with loopback_only(), pytest.raises(ContractError) as error:
-        definition(config)
-    assert error.value.cause == f"aws.deploy: is set, but registration.approval is {approval}"
-    assert error.value.fix.startswith("Set registration.approval to Approved")
+    with loopback_only():
+        content = json.loads(definition(config))
+    assert not {"EndpointModel", "EndpointConfig", "Endpoint"} & set(all_steps(content))
+    assert {each["Name"]: each["DefaultValue"] for each in content["Parameters"]}["ApprovalStatus"] == approval
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -178,7 +179,7 @@ def test_settings_of_the_registered_model_take_precedence_over_those_of_its_kind
     )
     with loopback_only():
         steps = all_steps(json.loads(definition(config)))
-    variables = steps["EndpointModel"]["Arguments"]["PrimaryContainer"]["Environment"]
+    variables = steps["Registration"]["Arguments"]["InferenceSpecification"]["Containers"][0]["Environment"]
     assert (variables["SERVING_MAX_BYTES"], variables["SERVING_THREADS"]) == ("1048576", "2")
     assert variables["SERVING_TIMEOUT_SECONDS"] == "3595.0"
     output = steps["EndpointConfig"]["Arguments"]["AsyncInferenceConfig"]["OutputConfig"]
