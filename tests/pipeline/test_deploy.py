@@ -117,7 +117,7 @@ def test_a_long_definition_is_an_encrypted_object_below_the_prefix_of_the_pipeli
     first, second = upsert(config), upsert(config)
     assert first == second
     s3 = boto3.client("s3")
-    (found,) = s3.list_objects_v2(Bucket="my-bucket", Prefix="teams/risk/long/")["Contents"]
+    (found,) = s3.list_objects_v2(Bucket="my-bucket", Prefix="teams/risk/long/definitions/")["Contents"]
     assert re.fullmatch(r"teams/risk/long/definitions/[0-9a-f]{16}\.json", found["Key"])
     stored = s3.get_object(Bucket="my-bucket", Key=found["Key"])
     assert stored["SSEKMSKeyId"] == EVERYTHING["kms_key"]
