@@ -66,7 +66,7 @@ def _definition(config: PipelineConfig, _: argparse.Namespace) -> str:
 def _stack(config: PipelineConfig, options: argparse.Namespace) -> str | int:
     from pipeline.aws.stack import stack
 
-    text = stack(config)
+    text = stack(config, share_with=options.share_with)
     if options.out is None:
         return text
     check_writable(options.out.absolute().parent)
@@ -236,7 +236,16 @@ _COMMANDS = {
     "stack": _Command(
         "print the CloudFormation template of the account: bucket, key, role, policies, logs; makes no AWS calls",
         _stack,
-        (_option("--out", type=Path, metavar="FILE", help="write the template to a file instead"),),
+        (
+            _option("--out", type=Path, metavar="FILE", help="write the template to a file instead"),
+            _option(
+                "--share-with",
+                action="append",
+                default=[],
+                metavar="ACCOUNT",
+                help="let another account deploy the registered versions",
+            ),
+        ),
         calls_aws=False,
     ),
     "upsert": _Command(

@@ -33,7 +33,8 @@ from pipeline.plan import StepPlan
 ENTRYPOINT = ("python", "-m", "container")  # the image's entry point
 CONDITION_FILE = "decision"
 EXECUTIONS = "executions"  # the folder of what is not needed once the step cache has expired
-_KEPT = {**dict.fromkeys((MODEL_METRICS.name, PACKAGE.name, PAYLOAD.name), "models"), BATCH_SCORE.name: "scores"}
+MODELS = "models"  # the folder of what a registered version has
+_KEPT = {**dict.fromkeys((MODEL_METRICS.name, PACKAGE.name, PAYLOAD.name), MODELS), BATCH_SCORE.name: "scores"}
 _DESCRIBED = {  # botocore's shapes of what a step has as properties
     "Processing": ["DescribeProcessingJobResponse"],
     "Training": ["DescribeTrainingJobResponse"],

@@ -25,10 +25,12 @@ class Account:
 
     Attributes:
         key: the ARN of the key of the bucket, or the stack's reference to it.
+        shared_with: accounts that deploy the registered versions.
     """
 
     resolved: AwsPlan
     key: Any
+    shared_with: tuple[str, ...] = ()
 
     @property
     def number(self) -> str:

@@ -2,17 +2,19 @@
 
 import json
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from contracts.errors import ContractError
 from contracts.steps import PYTORCH_TRAINING
 from pipeline.aws.feasibility import check_places
-from pipeline.aws.jobs import EXECUTIONS
+from pipeline.aws.jobs import EXECUTIONS, MODELS
 from pipeline.aws.notifications import notifications
 from pipeline.aws.parameters import AwsPlan
 from pipeline.aws.permissions import OPERATING, PERMISSIONS, ROLE, SCHEDULE_ROLE, Account, repository_arn, statements
 from pipeline.aws.resolve import aws_plan
 from pipeline.aws.serving import endpoint_name
+from pipeline.aws.share import check_shared, shared, shared_group
 from pipeline.config import PipelineConfig
 
 _KEPT_DAYS = 30  # versions that were replaced or deleted
@@ -21,15 +23,18 @@ _RETENTION = "LogRetentionInDays"
 _JOB_LOGS = "CreateLogGroups"
 
 
-def stack(config: PipelineConfig) -> str:
+def stack(config: PipelineConfig, *, share_with: Sequence[str] = ()) -> str:
     """Return the template as indented JSON with a final line feed.
+
+    Args:
+        share_with: accounts that deploy the registered versions.
 
     Raises:
         ContractError: the configuration is refused, or a resource is not one that a stack can create.
     """
     resolved = aws_plan(config)
     check_places(resolved)
-    resources = _resources(resolved)
+    resources = _resources(resolved, tuple(share_with))
     outputs = {
         "Bucket": {"Ref": "Bucket"},
         "Role": {"Fn::GetAtt": ["Role", "Arn"]},
@@ -68,9 +73,10 @@ def stack(config: PipelineConfig) -> str:
     return json.dumps(content, indent=1) + "\n"
 
 
-def _resources(resolved: AwsPlan) -> dict[str, dict[str, Any]]:
+def _resources(resolved: AwsPlan, share_with: tuple[str, ...]) -> dict[str, dict[str, Any]]:
     key = _existing_key(resolved)
-    account = Account(resolved, key or {"Fn::GetAtt": ["Key", "Arn"]})
+    account = Account(resolved, key or {"Fn::GetAtt": ["Key", "Arn"]}, share_with)
+    check_shared(account)
     return {
         **({} if key else _key(account)),
         **_bucket(account),
@@ -78,6 +84,7 @@ def _resources(resolved: AwsPlan) -> dict[str, dict[str, Any]]:
         **_identities(account),
         **_log_groups(resolved),
         **notifications(account),
+        **shared_group(account),
     }
 
 
@@ -103,7 +110,7 @@ def _key(account: Account) -> dict[str, dict[str, Any]]:
             "KMS::Key",
             Description=f"Encrypts what the pipeline {account.resolved.config.name} writes.",
             EnableKeyRotation=True,
-            KeyPolicy=_policy([statement]),
+            KeyPolicy=_policy([statement, *shared(account, "kms:CreateGrant Decrypt DescribeKey", "*")]),
         ),
         "KeyAlias": {
             "Type": "AWS::KMS::Alias",
@@ -139,6 +146,7 @@ def _bucket(account: Account) -> dict[str, dict[str, Any]]:
         "Resource": account.s3(name, f"{name}/*"),
         "Condition": {"Bool": {"aws:SecureTransport": "false"}},
     }
+    packages = shared(account, "s3:GetObject", account.s3(f"{account.resolved.home}/{MODELS}/*"))
     return {
         "Bucket": _kept(
             "S3::Bucket",
@@ -151,7 +159,7 @@ def _bucket(account: Account) -> dict[str, dict[str, Any]]:
         ),
         "BucketPolicy": {
             "Type": "AWS::S3::BucketPolicy",
-            "Properties": {"Bucket": {"Ref": "Bucket"}, "PolicyDocument": _policy([plain])},
+            "Properties": {"Bucket": {"Ref": "Bucket"}, "PolicyDocument": _policy([plain, *packages])},
         },
     }
 
@@ -168,12 +176,14 @@ def _repository(account: Account) -> dict[str, dict[str, Any]]:
     image = account.resolved.aws.image
     if not repository_arn(image).startswith(account.arn("ecr", "repository/")):
         return {}
+    pull = shared(account, "ecr:BatchCheckLayerAvailability BatchGetImage GetDownloadUrlForLayer")
     return {
         "Repository": _kept(
             "ECR::Repository",
             RepositoryName=image.partition("@")[0].partition("/")[2],
             ImageScanningConfiguration={"ScanOnPush": True},
             ImageTagMutability="IMMUTABLE",
+            **({"RepositoryPolicyText": _policy(pull)} if pull else {}),
         )
     }
 

@@ -109,6 +109,51 @@ def test_cfn_lint_finds_an_action_that_does_not_exist() -> None:
     assert lint(text), "so that the test above checks policies"
 
 
+OTHER = "111122223333"
+
+
+def test_another_account_may_read_versions_packages_and_the_image_and_nothing_else() -> None:
+    text = stack(watched(), share_with=[OTHER])
+    assert lint(text) == []
+    made = {name: each.get("Properties", {}) for name, each in json.loads(text)["Resources"].items()}
+    documents = {
+        "Key": made["Key"]["KeyPolicy"],
+        "Bucket": made["BucketPolicy"]["PolicyDocument"],
+        "Repository": made["Repository"]["RepositoryPolicyText"],
+        "Group": made["Group"]["ModelPackageGroupPolicy"],
+    }
+    principal = {"AWS": [f"arn:aws:iam::{OTHER}:root"]}
+    allowed = {
+        (name, action): each.get("Resource")
+        for name, document in documents.items()
+        for each in document["Statement"]
+        if each["Principal"] == principal
+        for action in each["Action"]
+    }
+    assert allowed["Bucket", "s3:GetObject"] == ["arn:aws:s3:::stack-bucket/teams/risk/Stacked/models/*"]
+    assert {action for _, action in allowed} == {
+        *("kms:CreateGrant", "kms:Decrypt", "kms:DescribeKey", "s3:GetObject"),
+        *(f"ecr:{name}" for name in ("BatchCheckLayerAvailability", "BatchGetImage", "GetDownloadUrlForLayer")),
+        *(f"sagemaker:{name}" for name in ("CreateModel", "DescribeModelPackage", "ListModelPackages")),
+        "sagemaker:DescribeModelPackageGroup",
+    }
+    assert OTHER not in stack(watched())
+    assert "Group" not in resources(watched()), "the first registration creates it"
+
+
+@pytest.mark.parametrize(
+    ("other", "aws", "cause"),
+    [
+        ("1111", {}, "--share-with 1111: is not an account: 12 digits"),
+        ("123456789012", {}, "--share-with 123456789012: is the account of aws.role"),
+        (OTHER, {"kms_key": "1234"}, "--share-with: the policy of the key .*key/1234 .aws.kms_key. is not part"),
+    ],
+)
+def test_an_account_with_which_nothing_can_be_shared_is_refused(other: str, aws: dict[str, str], cause: str) -> None:
+    with pytest.raises(ContractError, match=cause):
+        stack(configuration(aws={**AWS, **aws}), share_with=[other])
+
+
 @pytest.fixture(scope="module")
 def created(local_aws: str) -> dict[str, str]:
     """Create the stack, and return its outputs."""
