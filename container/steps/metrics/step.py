@@ -181,7 +181,7 @@ def _lead(
 
     new = NewModel(metric, content[metric], inputs[split], options, labels)
     margin: float = step.settings.champion_margin
-    return lead_over(step.input(CHAMPION), new, columns, margin=margin, scratch=step.scratch)
+    return lead_over(step.input("champion"), new, columns, margin=margin, scratch=step.scratch)
 
 
 def _check_class_labels(settings: ModelMetricsSettings, files: PredictionFiles) -> None:
