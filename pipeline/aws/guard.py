@@ -13,6 +13,7 @@ from pipeline.aws.serving import VARIANT, endpoint_name
 from pipeline.config_aws import Deploy
 
 _LATENCY_MS = 1_000.0
+_SMALLEST_STEP = 10  # % of the instances, of linear traffic; botocore documents it
 _LONGEST_START = 7_200  # seconds in which the new instances start
 _LONGEST = 28_800  # seconds, the service's limit of an update
 
@@ -39,6 +40,8 @@ class Traffic:
         if deploy.instances is None:
             cause = f"--{self.kind.lower()}: the traffic of a serverless endpoint moves at once"
             raise ContractError(cause, "Remove it. The sample request is answered before the traffic moves.")
+        if self.kind == "LINEAR" and self.percent < _SMALLEST_STEP:
+            raise ContractError(f"--linear {self.percent}: a step has at least {_SMALLEST_STEP} %", "Increase it.")
         if deploy.instances.instance_count < 2:
             cause = f"--{self.kind.lower()} {self.percent}: the endpoint has one instance, which takes all traffic"
             raise ContractError(cause, "Set instance_count of the endpoint to 2 or more, or remove it.")

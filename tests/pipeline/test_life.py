@@ -9,8 +9,11 @@ import boto3
 import pytest
 from pydantic import ValidationError
 
+from contracts.errors import ContractError
 from pipeline.aws import trial, waiting
+from pipeline.aws.guard import Traffic
 from pipeline.commands import main
+from pipeline.config_aws import Deploy
 from pipeline.estimate import hourly_price
 from testing.pipelines import AWS, configuration, write_config
 from testing.registrations import ANSWER, register
@@ -305,6 +308,14 @@ def test_a_serverless_endpoint_scales_its_provisioned_concurrency_and_its_traffi
 def test_a_scaling_that_the_kind_of_the_endpoint_does_not_have_is_refused(kind, scaling, reason):
     with pytest.raises(ValidationError, match=reason):
         configuration(aws={**AWS, "deploy": {kind: {}, "scaling": scaling}})
+
+
+def test_a_step_of_linear_traffic_below_the_service_limit_is_refused():
+    deploy = Deploy.model_validate({"real_time": {"instance_count": 20}})
+    Traffic("LINEAR", 10).check(deploy)
+    Traffic("CANARY", 5).check(deploy)
+    with pytest.raises(ContractError, match="--linear 5: a step has at least 10 %"):
+        Traffic("LINEAR", 5).check(deploy)
 
 
 def test_a_guard_of_a_serverless_endpoint_is_refused():
