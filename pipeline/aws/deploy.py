@@ -264,12 +264,12 @@ def _check_storage(resolved: AwsPlan, values: Mapping[str, Any]) -> None:
 
     The definition has a KMS key of volumes or not; SageMaker refuses one with local storage.
     """
-    for name, given in values.items():
+    for name, chosen in values.items():
         default = resolved.specs[name].default
-        if name.endswith(INSTANCE_TYPE) and resolved.aws.kms_key and has_volume(given) != has_volume(str(default)):
-            with_storage, without = (default, given) if has_volume(given) else (given, default)
+        if name.endswith(INSTANCE_TYPE) and resolved.aws.kms_key and has_volume(chosen) != has_volume(str(default)):
+            with_storage, without = (default, chosen) if has_volume(chosen) else (chosen, default)
             raise ContractError(
-                f"parameter {name}: {given} cannot replace {default}: {with_storage} has local storage, with which "
+                f"parameter {name}: {chosen} cannot replace {default}: {with_storage} has local storage, with which "
                 f"SageMaker refuses aws.kms_key, and {without} has a volume",
                 "Change the instance type in the configuration, and run upsert.",
             )
