@@ -312,7 +312,7 @@ def test_a_graph_is_made_only_where_activations_fit_twice_beside_copies_of_the_g
     assert graphs._has_room(torch.device("cuda")) == fits
 
 
-@pytest.mark.parametrize("capture", [raising(RuntimeError("operation not permitted")), half_of], ids=str)
+@pytest.mark.parametrize("capture", [raising(RuntimeError("operation not permitted")), half_of], ids=["fails", "half"])
 def test_with_true_a_graph_that_is_impossible_or_wrong_is_an_error(tmp_path, capture):
     hp, execution = execution_of(tmp_path, "bert", CPU)
     with pytest.raises(ContractError, match="cuda_graphs: is true, but (the microbatch cannot|loss and gradient)"):
