@@ -1,6 +1,6 @@
 """Measure how many steps a training saves that starts from an earlier model.
 
-    python -m benchmarks.retrain [--epochs 3] [--seeds 1 2 3] [--generated]
+    python -m benchmarks.retrain [--epochs 3] [--seeds 1 2 3] [--lr 3e-4] [--generated]
 
 Half of the clothing reviews first, then all of them: once from random weights, and once from the model of the half. The
 steps of a training are those until val/auroc first reaches the best value of the training from random weights.
@@ -42,6 +42,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument("--lr", type=float, default=SETTINGS["lr"], help="of the training from the half")
     parser.add_argument("--generated", action="store_true", help="generated reviews, even where the real ones exist")
     arguments = parser.parse_args()
     print_machine()
@@ -51,7 +52,7 @@ def main() -> int:
     lines = []
     for seed in arguments.seeds:
         with tempfile.TemporaryDirectory() as work:
-            lines.append(_compare(Path(work), tables, seed, arguments.epochs))
+            lines.append(_compare(Path(work), tables, seed, epochs=arguments.epochs, lr=arguments.lr))
     print_table(
         "Training again",
         [
@@ -68,12 +69,12 @@ def main() -> int:
     return 0
 
 
-def _compare(work: Path, tables: dict[str, pa.Table], seed: int, epochs: int) -> list[str]:
+def _compare(work: Path, tables: dict[str, pa.Table], seed: int, *, epochs: int, lr: float) -> list[str]:
     settings = {**SETTINGS, "seed": seed, "max_epochs": epochs}
     half = {**tables, "train": tables["train"].slice(0, tables["train"].num_rows // 2)}
     first = _train(work / "half", half, settings)
     fresh = _train(work / "fresh", tables, settings)
-    onward = _train(work / "onward", tables, settings, "--initial-model", str(first.root))
+    onward = _train(work / "onward", tables, {**settings, "lr": lr}, "--initial-model", str(first.root))
     target = max(value for _, value in _validations(fresh))
     steps = [next((step for step, value in _validations(paths) if value >= target), None) for paths in (fresh, onward)]
     ratio = "-" if None in steps else f"{steps[1] / steps[0]:.2f}"  # type: ignore[operator]
