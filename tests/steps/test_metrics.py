@@ -99,7 +99,9 @@ def test_evaluation_json_has_the_deciding_metric_in_the_model_registrys_format(t
     lay_out(tmp_path)
     report = compute(tmp_path, DECISION_METRIC="val/average_precision")
     found = read(tmp_path, "evaluation.json")
-    assert found["decision"] == {"metric": "val/average_precision", "value": report["val/average_precision"]}
+    decision = found["decision"]
+    assert (decision["metric"], decision["value"]) == ("val/average_precision", report["val/average_precision"])
+    assert decision["champion"]["records"] == 0, "no registered model was scored"
     assert found["version"]["metric_interval_95"] == "none"
     statistics = found["binary_classification_metrics"]
     assert statistics["auc"]["value"] == report["val/auroc"]
