@@ -35,7 +35,7 @@ VALUES: dict[str, st.SearchStrategy] = {
     "text_processing_steps": st.just(["html_normalizer", "tokenizer"]),
     "primary_text_processing_steps": st.just(["tokenizer"]),
     "secondary_text_processing_steps": st.just(["tokenizer"]), "metric_choices": st.just(["recall"]),
-    "onnx_variants": st.just(["int8"]), "bf16": st.booleans(), "compile": st.booleans(),
+    "onnx_variants": st.just(["int8"]), "bf16": st.booleans(), "compile": st.booleans(), "cuda_graphs": st.booleans(),
     "num_threads": st.integers(1, 9),
     "mlflow_tracking_uri": st.just("https://mlflow.example.com"), "mlflow_tags": st.just({"team": "a"}),
     "tuning": st.just({"trials": 3, "space": {"lr": {"low": 1e-5, "high": 1e-3, "scale": "log"}}}),
