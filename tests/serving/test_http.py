@@ -281,7 +281,7 @@ def busy_server(requests, **settings):
     """Yield a server and its host while each of these requests has a thread or a response, and their connections."""
     host, sockets, stop = Busy(), {}, threading.Event()
     limits = ServingSettings(**settings)
-    server = _open(Application(host, limits), sockets, limits, address="127.0.0.1", port=0)
+    server = _open(Application(host, limits), sockets, limits, host="127.0.0.1", port=0)
 
     def loop():
         while not stop.is_set():

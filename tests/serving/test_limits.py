@@ -119,7 +119,7 @@ def test_a_server_that_cannot_start_its_threads_names_the_setting_and_the_limit(
     threading.stack_size(1 << 60)
     try:
         with pytest.raises(ContractError, match="SERVING_CONCURRENCY is 1: thread 1 of 5: can't start") as caught:
-            _open(Application(Mock(), limits), {}, limits, address="127.0.0.1", port=0)
+            _open(Application(Mock(), limits), {}, limits, host="127.0.0.1", port=0)
     finally:
         threading.stack_size(0)
     assert "`docker run --pids-limit`" in caught.value.fix
