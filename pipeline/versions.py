@@ -9,6 +9,7 @@ from contracts.spelling import aligned
 
 APPROVED = "Approved"
 DECISIONS = {"approve": APPROVED, "reject": "Rejected"}  # approval status, by command
+_SHOWN = 10  # characters of a data key
 _WORDS = {APPROVED: "approved", "Rejected": "rejected", "PendingManualApproval": "waits"}
 
 
@@ -47,17 +48,23 @@ def table(versions: Sequence[Version], *, group: str, in_service: int | None, se
     """
     if not versions:
         return f"{group} has no registered version."
-    metric = versions[0].metric.partition("/")[2]
-    rows = [["version", "date", "approval", metric, "95 %", "rows", "commit", "data"]]
+    metrics = {version.metric.partition("/")[2] for version in versions}
+    metric = metrics.pop() if len(metrics) == 1 else "metric"
+    rows = [["no.", "date", "approval", metric, "95 %", "rows", "commit", "data"]]
     for version in versions:
         number = f"{version.number} *" if version.number == in_service else str(version.number)
         approval = _WORDS.get(version.approval, version.approval)
         numbers = [_rounded(version.properties.get(name, "-")) for name in ("metric_value", "metric_interval_95")]
-        rest = [version.properties.get(name, "-") for name in ("training_rows", "commit", "data_key")]
-        rows.append([number, version.created[:10], approval, *numbers, rest[0], *(text[:7] for text in rest[1:])])
+        count, commit, data = (version.properties.get(name, "-") for name in ("training_rows", "commit", "data_key"))
+        rows.append([number, version.created[:10], approval, *numbers, count, commit[:7], _end(data)])
     where = f"* {service} has version {in_service}." if in_service is not None else f"{service} has no version."
     reasons = [f"{version.number}: {version.reason}" for version in versions if version.reason]
     return "\n".join([*aligned(rows), *reasons, where])
+
+
+def _end(text: str) -> str:
+    """Return a text, or its end: keys such as dates differ there."""
+    return text if len(text) <= _SHOWN else f"…{text[1 - _SHOWN :]}"
 
 
 def _rounded(text: str) -> str:

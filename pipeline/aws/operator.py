@@ -30,7 +30,7 @@ class Operator:
 
     @classmethod
     def of(cls, config: PipelineConfig, *, dry_run: bool = False) -> "Operator":
-        """Return it; raise ContractError if the credentials are of another one than the role."""
+        """Return the account of a configuration; raise ContractError if the credentials are of another account."""
         resolved = aws_plan(config)
         operator = cls(resolved, dry_run, aws_session(resolved.aws.region))
         check_account(resolved, operator.client("sts"))

@@ -13,6 +13,8 @@ from pipeline.aws.operator import Operator
 from pipeline.aws.versions import read_object
 from pipeline.aws.waiting import POLL_SECONDS, wait_for_endpoint
 
+_ANSWER_SECONDS = 600.0
+
 
 def ask_trial(operator: Operator, package: Mapping[str, Any], config: Mapping[str, Any], *, version: int) -> None:
     """Create an endpoint with one instance, send it the sample requests, and delete it.
@@ -29,8 +31,7 @@ def ask_trial(operator: Operator, package: Mapping[str, Any], config: Mapping[st
         print(f"would ask an endpoint for a trial of version {version} for the registered answers")
         return
     with _endpoint(operator, name, config):
-        deadline = operator.deploy.asynchronous
-        ask = _ask_queue if deadline else _ask
+        ask = _ask_queue if operator.deploy.asynchronous else _ask
         require_answers(samples, lambda sample: ask(operator, name, sample), operator.resolved.plan, version=version)
 
 
@@ -80,15 +81,11 @@ def _ask_queue(operator: Operator, name: str, sample: Sample) -> str:
     places = operator.client("sagemaker-runtime").invoke_endpoint_async(
         EndpointName=name, ContentType=sample.content_type, Accept=sample.accept, InputLocation=uri
     )
-    deadline = time.monotonic() + _ANSWER_SECONDS
+    fix, deadline = f"Look at its log: /aws/sagemaker/Endpoints/{name}.", time.monotonic() + _ANSWER_SECONDS
     while time.monotonic() < deadline:
         if (answer := read_object(s3, places["OutputLocation"])) is not None:
             return answer.decode()
         if (failure := read_object(s3, places["FailureLocation"])) is not None:
-            raise ContractError(f"{name}: refused the sample request: {failure.decode()[:300]}", _LOG)
+            raise ContractError(f"{name}: refused the sample request: {failure.decode()[:300]}", fix)
         time.sleep(POLL_SECONDS)
-    raise ContractError(f"{name}: did not answer within {_ANSWER_SECONDS:.0f} s", _LOG)
-
-
-_ANSWER_SECONDS = 600.0
-_LOG = "Look at its log in CloudWatch: /aws/sagemaker/Endpoints/NAME."
+    raise ContractError(f"{name}: did not answer within {_ANSWER_SECONDS:.0f} s", fix)

@@ -53,7 +53,7 @@ def fire(name):
 
 
 def present():
-    """Return what is left on AWS of an endpoint: names by kind."""
+    """Return the names of the resources of an endpoint that exist on AWS, by type."""
     client = boto3.client("sagemaker")
     targets = boto3.client("application-autoscaling").describe_scalable_targets(ServiceNamespace="sagemaker")
     return {
