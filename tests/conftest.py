@@ -69,6 +69,9 @@ def no_log_of_a_job():
     for handler in [each for each in root.handlers if type(each).__module__ == set_up_logging.__module__]:
         root.removeHandler(handler)
         handler.close()
+    ours = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] in ("container", "pipeline")]
+    changed = [name for name in ours if logging.getLogger(name).level]
+    assert not changed, f"the level of {changed} stays changed: later tests and calls of this process log less or more"
 
 
 @pytest.fixture(scope="session")

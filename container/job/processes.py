@@ -51,6 +51,18 @@ def set_up_logging(*, rank: int = 0, all_ranks: bool = False) -> None:
         logging.getLogger(noisy).setLevel(logging.WARNING if rank == 0 else logging.ERROR)
 
 
+@contextmanager
+def log_level(name: str, level: int) -> Iterator[None]:
+    """Log of `name` and below it only what has this level or more."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(level)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
 def log_to_file(path: Path) -> None:
     """Append this process's log to a file too; details are then not printed."""
     try:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from container.job.processes import set_up_logging
+from container.job.processes import log_level, set_up_logging
 from container.planning.arguments import HERE
 from container.planning.calibrate import calibrated, from_check
 from container.planning.catalogue import Catalogue
@@ -35,10 +35,10 @@ def plan(paths: JobPaths, options: Namespace) -> int:
         ContractError: invalid options, settings or files.
     """
     set_up_logging()
-    logging.getLogger("container.models").setLevel(logging.WARNING)  # the model is built for every option
     catalogue = Catalogue.load(options.catalogue)
     instances, calibration = catalogue.choose(options.instances), {}
-    with tempfile.TemporaryDirectory(prefix="plan-") as scratch:
+    # The model is built for every option: its lines would repeat.
+    with tempfile.TemporaryDirectory(prefix="plan-") as scratch, log_level("container.models", logging.WARNING):
         work = _workload(paths, options, catalogue, Path(scratch))
         if options.calibrate:
             here = options.calibrate == HERE

@@ -16,6 +16,7 @@ from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from container.job.job import Attempt
 from container.job.launch.ended import Ended, Signalled
+from container.job.processes import log_level
 from contracts.ports import LOOPBACK
 
 _RENDEZVOUS_TIMEOUT = 300  # seconds; the supervisors notice a lost host sooner
@@ -25,7 +26,6 @@ def run_with_torchrun(
     arguments: Sequence[str], num_workers: int, *, attempt: Attempt, logs: Path | None
 ) -> list[Ended]:
     """See launcher.run_workers."""
-    logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # `failure_of` says what failed
     if attempt.hosts == 1:
         settings: dict[str, Any] = {"rdzv_backend": "c10d", "rdzv_endpoint": f"{LOOPBACK}:0", "local_addr": LOOPBACK}
     else:  # static: the job chooses the ranks of the hosts
@@ -36,7 +36,10 @@ def run_with_torchrun(
         }
     try:
         # torch does not remove its default folder.
-        with tempfile.TemporaryDirectory(prefix="torchelastic_", dir=logs) as log_dir:
+        with (
+            tempfile.TemporaryDirectory(prefix="torchelastic_", dir=logs) as log_dir,
+            log_level("torch.distributed.elastic", logging.CRITICAL),  # `failure_of` says what failed
+        ):
             config = LaunchConfig(
                 min_nodes=attempt.hosts,
                 max_nodes=attempt.hosts,
