@@ -75,13 +75,18 @@ def picture() -> str:
 
 def permissions() -> str:
     """Return the table of the permissions."""
-    rows: dict[str, list[str]] = {}
+    rows: dict[str, dict[str, list[str]]] = {}
     for each in PERMISSIONS:
-        on = f"`{each.on}`" if each.on.startswith("BUCKET") else each.on
-        needs = f"{', '.join(each.actions.split())} on {on}"
         who = f"{each.of}, with {each.when}" if each.when else each.of
-        rows.setdefault(who, []).append(f"{needs}, to {each.passed_to}" if each.passed_to else needs)
-    table = [f"| {who} | {'; '.join(needs)} |" for who, needs in rows.items()]
+        on = f"`{each.on}`" if each.on.startswith("BUCKET") else each.on
+        service, _, names = each.actions.partition(":")
+        key = f"{service}:{{}} on {on}" + (f", to {each.passed_to}" if each.passed_to else "")
+        listed = rows.setdefault(who, {}).setdefault(key, [])
+        listed += [name for name in names.split() if name not in listed]
+    table = [
+        f"| {who} | {'; '.join(form.format(', '.join(names)) for form, names in needs.items())} |"
+        for who, needs in rows.items()
+    ]
     return "\n".join(["| who | permissions |", "| -- | -- |", *table])
 
 

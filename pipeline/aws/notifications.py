@@ -17,7 +17,7 @@ def notifications(account: Account) -> dict[str, dict[str, Any]]:
     Raises:
         ContractError: an event of a section that the configuration does not have.
     """
-    section = account.resolved.aws.notifications
+    section = account.aws.notifications
     if section is None:
         return {}
     patterns = _patterns(account)
@@ -33,7 +33,7 @@ def notifications(account: Account) -> dict[str, dict[str, Any]]:
         f"Notify{event.title()}": {
             "Type": "AWS::Events::Rule",
             "Properties": {
-                "Description": f"{account.resolved.config.name}: {event}",
+                "Description": f"{account.config.name}: {event}",
                 "EventPattern": {"source": ["aws.sagemaker"], **patterns[event]},
                 "Targets": [{"Id": "topic", "Arn": topic}],
             },
@@ -44,7 +44,7 @@ def notifications(account: Account) -> dict[str, dict[str, Any]]:
 
 def _patterns(account: Account) -> dict[str, Mapping[str, Any]]:
     """Return the pattern of each event that the configuration can have."""
-    config, deploy = account.resolved.config, account.resolved.aws.deploy
+    config, deploy = account.config, account.aws.deploy
 
     def failed(name: str) -> dict[str, Any]:
         arns = account.named("pipeline", name)
@@ -69,7 +69,7 @@ def _topic(account: Account, *, email: str | None) -> dict[str, dict[str, Any]]:
     # EventBridge supports no conditions in policies of SNS topics.
     allowed = {"Principal": {"Service": _PUBLISHER}, "Action": "sns:Publish", "Resource": {"Ref": "Topic"}}
     document = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", **allowed}]}
-    name = f"{account.resolved.config.name}-events"
+    name = f"{account.config.name}-events"
     return {
         "Topic": {"Type": "AWS::SNS::Topic", "Properties": {"TopicName": name, **subscriptions}},
         "TopicPolicy": {

@@ -1,22 +1,24 @@
 """The permissions of the commands and of the role: the policies of the stack, and the table of docs/pipeline_aws.md."""
 
-from collections.abc import Callable, Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import reduce
 from typing import Any
 
 from pipeline.aws.parameters import AwsPlan
 from pipeline.aws.serving import endpoint_name
 from pipeline.aws.session import partition_of
+from pipeline.config import PipelineConfig
+from pipeline.config_aws import Aws
 from pipeline.config_types import bucket_of, in_directory_bucket
 
 ROLE, SCHEDULE_ROLE = "the role", "the role of the schedule"
 PUSH, UPLOAD = "docker push", "aws s3 sync"  # who sends the image, and the inputs
 _SAGEMAKER, _SCHEDULER = "sagemaker.amazonaws.com", "scheduler.amazonaws.com"
-_DEPLOY, _MONITOR, _BEAT = "aws.deploy", "monitor", "condition.beat"
-_TUNER, _ASYNCHRONOUS = "tuning.engine: sagemaker", "aws.deploy.asynchronous"
-_BATCH, _TAGS, _SUBNETS = "batch_score", "aws.tags", "aws.subnets"
-_SCALING = "aws.deploy.scaling"
-_SERVER, _APP = "a tracking server on SageMaker", "an MLflow App"
+_DEPLOY, _SCALING, _ASYNCHRONOUS = "aws.deploy", "aws.deploy.scaling", "aws.deploy.asynchronous"
+_MONITOR, _BATCH, _BEAT, _TUNER = "monitor", "batch_score", "condition.beat", "tuning.engine: sagemaker"
+_SUBNETS, _SERVER, _APP = "aws.subnets", "a tracking server on SageMaker", "an MLflow App"
 
 
 @dataclass(frozen=True)
@@ -33,12 +35,20 @@ class Account:
     shared_with: tuple[str, ...] = ()
 
     @property
+    def config(self) -> PipelineConfig:
+        return self.resolved.config
+
+    @property
+    def aws(self) -> Aws:
+        return self.resolved.aws
+
+    @property
     def number(self) -> str:
-        return self.resolved.aws.role.split(":")[4]
+        return self.aws.role.split(":")[4]
 
     def arn(self, service: str, resource: str, *, anywhere: bool = False) -> str:
         """Return an ARN in the region and the account of the configuration; anywhere: without them."""
-        region = self.resolved.aws.region
+        region = self.aws.region
         place = ":" if anywhere else f"{region}:{self.number}"
         return f"arn:{partition_of(region)}:{service}:{place}:{resource}"
 
@@ -51,42 +61,25 @@ class Account:
         return [self.arn("s3", uri.removeprefix("s3://"), anywhere=True) for uri in uris]
 
 
-def _below(account: Account, folder: str = "*") -> list[str]:
-    return account.s3(f"{account.resolved.aws.bucket}/{account.resolved.aws.prefix}/{folder}")
-
-
-def _of_pipeline(account: Account, folder: str) -> list[str]:
-    return _below(account, f"{account.resolved.config.name}/{folder}")
-
-
-def _pipelines(account: Account) -> list[str]:
-    config = account.resolved.config
-    return account.named("pipeline", config.name, *([f"{config.name}-monitor"] if config.monitor else []))
-
-
 def _inputs(account: Account) -> list[str]:
-    config, aws = account.resolved.config, account.resolved.aws
-    monitored = [config.monitor.captured, config.monitor.labels] if config.monitor else []
-    return [*aws.inputs.values(), *(uri for uri in monitored if uri)]
+    monitor = account.config.monitor
+    monitored = [monitor.captured, monitor.labels] if monitor else []
+    return [*account.aws.inputs.values(), *(uri for uri in monitored if uri)]
 
 
-def _answers(account: Account) -> list[str]:
-    queue = account.resolved.aws.deploy and account.resolved.aws.deploy.asynchronous
-    return [queue.output] if queue and queue.output else []
+def _queue(account: Account, *fields: str) -> list[str]:
+    """Return what the asynchronous endpoint names in its fields."""
+    queue = account.aws.deploy and account.aws.deploy.asynchronous
+    return [getattr(queue, name) for name in fields if getattr(queue, name, None)]
 
 
 def _buckets(account: Account) -> list[str]:
-    uris = [account.resolved.aws.bucket, *_inputs(account), *_answers(account)]
+    uris = [account.aws.bucket, *_inputs(account), *_queue(account, "output")]
     return account.s3(*sorted({bucket_of(uri) for uri in uris if not in_directory_bucket(uri)}))
 
 
-def _topics(account: Account) -> list[str]:
-    queue = account.resolved.aws.deploy and account.resolved.aws.deploy.asynchronous
-    return [topic for topic in ((queue.success_topic, queue.error_topic) if queue else ()) if topic]
-
-
 def _repositories(account: Account) -> list[str]:
-    images = [account.resolved.aws.image, account.resolved.config.mlflow and account.resolved.config.mlflow.image]
+    images = [account.aws.image, account.config.mlflow and account.config.mlflow.image]
     return sorted({repository_arn(image) for image in images if image})
 
 
@@ -98,18 +91,13 @@ def repository_arn(image: str) -> str:
 
 
 def _server(account: Account) -> list[str]:
-    mlflow = account.resolved.config.mlflow
+    mlflow = account.config.mlflow
     return [mlflow.tracking_uri] if mlflow and mlflow.tracking_uri.startswith("arn:") else []
 
 
-def _schedule_role(account: Account) -> list[str]:
-    monitor = account.resolved.config.monitor
-    return [(monitor and monitor.schedule_role) or account.resolved.aws.role]
-
-
 def _endpoint_names(account: Account) -> list[str]:
-    deploy = account.resolved.aws.deploy
-    return [endpoint_name(account.resolved.config, deploy)] if deploy else []
+    deploy = account.aws.deploy
+    return [endpoint_name(account.config, deploy)] if deploy else []
 
 
 def _endpoints(account: Account) -> list[str]:
@@ -117,9 +105,11 @@ def _endpoints(account: Account) -> list[str]:
 
 
 RESOURCES: dict[str, Callable[[Account], list[Any]]] = {
-    "the pipeline": _pipelines,
-    "the models of the group": lambda account: account.named("model-package", f"{account.resolved.config.group}/*"),
-    "the group": lambda account: account.named("model-package-group", account.resolved.config.group),
+    "the pipeline": lambda account: account.named(
+        "pipeline", account.config.name, *([f"{account.config.name}-monitor"] if account.config.monitor else [])
+    ),
+    "the models of the group": lambda account: account.named("model-package", f"{account.config.group}/*"),
+    "the group": lambda account: account.named("model-package-group", account.config.group),
     "the buckets": _buckets,
     "the objects of the inputs": lambda account: account.s3(
         *(f"{uri}*" for uri in _inputs(account) if not in_directory_bucket(uri))
@@ -128,53 +118,42 @@ RESOURCES: dict[str, Callable[[Account], list[Any]]] = {
         account.arn("s3express", f"bucket/{name}")
         for name in sorted({bucket_of(uri) for uri in _inputs(account) if in_directory_bucket(uri)})
     ],
-    "BUCKET/PREFIX/*": _below,
-    "BUCKET/PREFIX/NAME/settings/*": lambda account: _of_pipeline(account, "settings/*"),
-    "BUCKET/PREFIX/NAME/definitions/*": lambda account: _of_pipeline(account, "definitions/*"),
-    "BUCKET/PREFIX/NAME-monitor/*": lambda account: _below(account, f"{account.resolved.config.name}-monitor/*"),
-    "the objects of the answers": lambda account: account.s3(*(f"{uri}*" for uri in _answers(account))),
-    "the topics": _topics,
+    "the objects of the answers": lambda account: account.s3(*(f"{uri}*" for uri in _queue(account, "output"))),
+    "the topics": lambda account: _queue(account, "success_topic", "error_topic"),
     "the key": lambda account: [account.key],
-    "the role": lambda account: [account.resolved.aws.role],
-    "the role of the schedule": _schedule_role,
+    "the role": lambda account: [account.aws.role],
+    "the role of the schedule": lambda account: [
+        (account.config.monitor and account.config.monitor.schedule_role) or account.aws.role
+    ],
     "the image's repository": _repositories,
     "the server": _server,
-    "processing jobs": lambda account: account.named("processing-job", "*"),
-    "training jobs": lambda account: account.named("training-job", "*"),
-    "tuning jobs": lambda account: account.named("hyper-parameter-tuning-job", "*"),
-    "transform jobs": lambda account: account.named("transform-job", "*"),
-    "models": lambda account: account.named("model", "*"),
     "the endpoint": lambda account: account.named("endpoint", *_endpoint_names(account)),
     "the endpoint and its trials": _endpoints,
-    "endpoint configurations": lambda account: account.named("endpoint-config", "*"),
     "the log groups below /aws/sagemaker/": lambda account: [account.arn("logs", "log-group:/aws/sagemaker/*")],
     "the alarms of the endpoint": lambda account: [
         account.arn("cloudwatch", f"alarm:{name}-*") for name in _endpoint_names(account)
     ],
-    "the executions": lambda account: account.named("pipeline", f"{account.resolved.config.name}/execution/*"),
-    "the schedule": lambda account: [
-        account.arn("scheduler", f"schedule/default/{account.resolved.config.name}-monitor")
-    ],
-    "the alarm": lambda account: [account.arn("cloudwatch", f"alarm:{account.resolved.config.name}-monitor")],
+    "the executions": lambda account: account.named("pipeline", f"{account.config.name}/execution/*"),
+    "the schedule": lambda account: [account.arn("scheduler", f"schedule/default/{account.config.name}-monitor")],
+    "the alarm": lambda account: [account.arn("cloudwatch", f"alarm:{account.config.name}-monitor")],
     "all resources": lambda _: ["*"],
 }
-
-
-CONDITIONS: dict[str, Callable[[AwsPlan], Any]] = {
-    "": lambda _: True,
-    _DEPLOY: lambda resolved: resolved.aws.deploy,
-    _ASYNCHRONOUS: lambda resolved: resolved.aws.deploy and resolved.aws.deploy.asynchronous,
-    _SCALING: lambda resolved: resolved.aws.deploy and resolved.aws.deploy.scaling,
-    _MONITOR: lambda resolved: resolved.config.monitor,
+_KINDS = {  # resources of SageMaker whose names nobody knows before
+    "processing jobs": "processing-job",
+    "training jobs": "training-job",
+    "tuning jobs": "hyper-parameter-tuning-job",
+    "transform jobs": "transform-job",
+    "models": "model",
+    "endpoint configurations": "endpoint-config",
+}
+CONDITIONS: dict[str, Callable[[AwsPlan], Any]] = {  # that are not a section of the configuration
     _BEAT: lambda resolved: resolved.config.condition.beat != "nothing",
     _TUNER: lambda resolved: resolved.plan.tuner,
-    _BATCH: lambda resolved: resolved.config.batch_score,
-    f"{_BATCH} or {_DEPLOY}": lambda resolved: resolved.config.batch_score or resolved.aws.deploy,
-    _TAGS: lambda resolved: resolved.aws.tags,
-    _SUBNETS: lambda resolved: resolved.aws.subnets,
     _SERVER: lambda resolved: any(":mlflow-tracking-server/" in arn for arn in _server(Account(resolved, None))),
     _APP: lambda resolved: any(":mlflow-app/" in arn for arn in _server(Account(resolved, None))),
 }
+# The service decrypts the parts of an upload, when they become an object.
+_OF_KEY = {"s3:GetObject": "kms:Decrypt", "s3:PutObject": "kms:Decrypt GenerateDataKey"}
 
 
 @dataclass(frozen=True)
@@ -184,8 +163,8 @@ class Permission:
     Attributes:
         of: a command, whose caller needs them, or a role.
         actions: of one service: "s3:GetObject PutObject".
-        on: the resources, as RESOURCES names them.
-        when: the part of the configuration with which they are needed; empty: always.
+        on: the resources, as RESOURCES and _KINDS name them, or objects below BUCKET/PREFIX/.
+        when: the sections of the configuration with which they are needed, or one of CONDITIONS; empty: always.
         passed_to: the service to which iam:PassRole passes a role.
     """
 
@@ -196,173 +175,144 @@ class Permission:
     passed_to: str = ""
 
     @property
-    def names(self) -> list[str]:
+    def names(self) -> set[str]:
         """The actions, each with its service."""
         service, _, actions = self.actions.partition(":")
-        return [f"{service}:{action}" for action in actions.split()]
+        return {f"{service}:{action}" for action in actions.split()}
+
+    def is_needed(self, resolved: AwsPlan) -> bool:
+        """Return whether the configuration has the section."""
+        if self.when in CONDITIONS:
+            return bool(CONDITIONS[self.when](resolved))
+        return not self.when or any(_section(resolved.config, path) for path in self.when.split(" or "))
 
 
-_JOBS = "Create{0} Describe{0} Stop{0} AddTags"
+def resources_of(account: Account, on: str) -> list[Any]:
+    """Return the ARNs of resources; none where the configuration has no such resource."""
+    if on in _KINDS:
+        return account.named(_KINDS[on], "*")
+    if on in RESOURCES:
+        return RESOURCES[on](account)
+    aws = account.aws
+    names = {"BUCKET": aws.bucket, "PREFIX": aws.prefix, "NAME": account.config.name}
+    return account.s3(re.sub("[A-Z]+", lambda part: names[part[0]], on))
+
+
+def _section(config: PipelineConfig, path: str) -> Any:
+    return reduce(lambda part, name: part and getattr(part, name), path.split("."), config)
+
 
 OPERATING = ("status", "versions", "compare", "approve", "reject", "deploy", "rollback", "delete")
-
-
-def _each(commands: str, actions: str, on: str, when: str = "") -> tuple[Permission, ...]:
-    """Return the same permission of several commands."""
-    return tuple(Permission(command, actions, on, when) for command in commands.split())
-
-
-PERMISSIONS = (
-    *_each(" ".join(OPERATING), "sts:GetCallerIdentity", "all resources"),
-    Permission("status", "sagemaker:DescribePipeline ListPipelineExecutions", "the pipeline"),
-    Permission("status", "sagemaker:DescribePipelineExecution ListPipelineExecutionSteps", "the executions"),
-    Permission("status", "sagemaker:DescribeProcessingJob", "processing jobs"),
-    Permission("status", "sagemaker:DescribeTrainingJob", "training jobs"),
-    Permission("status", "sagemaker:DescribeTransformJob", "transform jobs", _BATCH),
-    Permission("status", "logs:DescribeLogStreams GetLogEvents", "the log groups below /aws/sagemaker/"),
-    *_each(
-        "versions compare approve reject deploy rollback",
-        "sagemaker:DescribeModelPackage ListModelPackages",
-        "the models of the group",
-    ),
-    *_each("approve reject", "sagemaker:UpdateModelPackage", "the models of the group"),
-    Permission("compare", "s3:GetObject", "BUCKET/PREFIX/*"),
-    Permission("compare", "kms:Decrypt", "the key"),
-    *_each("versions deploy rollback delete", "sagemaker:DescribeEndpoint", "the endpoint and its trials", _DEPLOY),
-    *_each("versions deploy rollback delete", "sagemaker:DescribeEndpointConfig", "endpoint configurations", _DEPLOY),
-    *_each("versions deploy rollback delete", "sagemaker:DescribeModel", "models", _DEPLOY),
-    *_each("deploy rollback", "sagemaker:ListTags UpdateEndpoint", "the endpoint and its trials", _DEPLOY),
-    *_each("deploy rollback", "sagemaker:UpdateEndpoint", "endpoint configurations", _DEPLOY),
-    Permission(
-        "deploy",
-        "sagemaker:AddTags CreateEndpoint DeleteEndpoint InvokeEndpoint",
-        "the endpoint and its trials",
-        _DEPLOY,
-    ),
-    Permission("deploy", "sagemaker:InvokeEndpointAsync", "the endpoint and its trials", _ASYNCHRONOUS),
-    Permission(
-        "deploy",
-        "sagemaker:AddTags CreateEndpoint CreateEndpointConfig DeleteEndpointConfig",
-        "endpoint configurations",
-        _DEPLOY,
-    ),
-    Permission("deploy", "sagemaker:AddTags CreateModel", "models", _DEPLOY),
-    Permission("deploy", "s3:GetObject", "BUCKET/PREFIX/*", _DEPLOY),
-    Permission("deploy", "s3:PutObject", "BUCKET/PREFIX/*", _ASYNCHRONOUS),
-    Permission("deploy", "kms:Decrypt", "the key", _DEPLOY),
-    Permission("deploy", "kms:GenerateDataKey", "the key", _ASYNCHRONOUS),
-    Permission("deploy", "iam:PassRole", "the role", _DEPLOY, passed_to=_SAGEMAKER),
-    *_each("deploy delete", "cloudwatch:DescribeAlarms", "all resources", _DEPLOY),
-    Permission("deploy", "cloudwatch:PutMetricAlarm", "the alarms of the endpoint", _DEPLOY),
-    Permission("deploy", "cloudwatch:PutMetricAlarm", "the alarm", _MONITOR),
-    Permission("rollback", "sagemaker:ListTags", "endpoint configurations", _DEPLOY),
-    Permission("delete", "sagemaker:DeleteEndpoint ListTags", "the endpoint and its trials", _DEPLOY),
-    Permission("delete", "sagemaker:DeleteEndpointConfig ListTags", "endpoint configurations", _DEPLOY),
-    Permission("delete", "sagemaker:DeleteModel ListTags", "models", _DEPLOY),
-    Permission("delete", "sagemaker:DescribeEndpoint ListEndpointConfigs ListEndpoints", "all resources", _DEPLOY),
-    Permission("delete", "cloudwatch:DeleteAlarms", "the alarms of the endpoint", _DEPLOY),
-    *_each("deploy rollback delete", "application-autoscaling:DescribeScalableTargets", "all resources", _DEPLOY),
-    *_each("deploy rollback delete", "application-autoscaling:DeregisterScalableTarget", "all resources", _SCALING),
-    *_each(
-        "deploy rollback",
-        "application-autoscaling:PutScalingPolicy RegisterScalableTarget",
-        "all resources",
-        _SCALING,
-    ),
-    Permission("upsert", "sagemaker:CreatePipeline UpdatePipeline DescribePipeline", "the pipeline"),
-    Permission("upsert", "sagemaker:AddTags", "the pipeline", _TAGS),
-    Permission("upsert", "sts:GetCallerIdentity", "all resources"),
-    Permission("upsert", "s3:ListBucket", "the buckets"),
-    Permission("upsert", "iam:PassRole", "the role", passed_to=_SAGEMAKER),
-    Permission("upsert", "s3:PutObject", "BUCKET/PREFIX/NAME/settings/*"),
-    Permission("upsert", "s3:GetObject PutObject", "BUCKET/PREFIX/NAME/definitions/*"),
-    Permission("upsert", "kms:Decrypt GenerateDataKey", "the key"),
-    Permission("start", "sagemaker:DescribePipeline StartPipelineExecution", "the pipeline"),
-    Permission("start", "s3:ListBucket", "the buckets"),
-    Permission("start", "s3express:CreateSession", "the directory buckets"),
-    Permission("start", "sagemaker:DescribeModelPackage ListModelPackages", "the models of the group", _BEAT),
-    Permission("schedule", "sagemaker:DescribePipeline", "the pipeline", _MONITOR),
-    Permission("schedule", "sagemaker:DescribeModelPackage ListModelPackages", "the models of the group", _MONITOR),
-    Permission("schedule", "s3:GetObject PutObject", "BUCKET/PREFIX/NAME-monitor/*", _MONITOR),
-    Permission("schedule", "kms:Decrypt GenerateDataKey", "the key", _MONITOR),
-    Permission("schedule", "scheduler:CreateSchedule UpdateSchedule", "the schedule", _MONITOR),
-    Permission("schedule", "cloudwatch:PutMetricAlarm", "the alarm", _MONITOR),
-    Permission("schedule", "iam:PassRole", "the role of the schedule", _MONITOR, passed_to=_SCHEDULER),
-    Permission("put-metrics", "s3:GetObject", "BUCKET/PREFIX/NAME-monitor/*", _MONITOR),
-    Permission("put-metrics", "kms:Decrypt", "the key", _MONITOR),
-    Permission("put-metrics", "cloudwatch:PutMetricData", "all resources", _MONITOR),
-    Permission(PUSH, "ecr:GetAuthorizationToken", "all resources"),
-    Permission(
-        PUSH,
-        "ecr:BatchCheckLayerAvailability BatchGetImage CompleteLayerUpload InitiateLayerUpload PutImage "
-        "UploadLayerPart",
-        "the image's repository",
-    ),
-    Permission(UPLOAD, "s3:ListBucket", "the buckets"),
-    Permission(UPLOAD, "s3:AbortMultipartUpload PutObject", "the objects of the inputs"),
-    Permission(UPLOAD, "kms:Decrypt GenerateDataKey", "the key"),
-    Permission(ROLE, f"sagemaker:{_JOBS.format('ProcessingJob')}", "processing jobs"),
-    Permission(ROLE, f"sagemaker:{_JOBS.format('TrainingJob')}", "training jobs"),
-    Permission(
-        ROLE,
-        f"sagemaker:{_JOBS.format('HyperParameterTuningJob')} ListTrainingJobsForHyperParameterTuningJob",
-        "tuning jobs",
-        _TUNER,
-    ),
-    Permission(ROLE, "sagemaker:CreateModelPackage DescribeModelPackage", "the models of the group"),
-    Permission(ROLE, "sagemaker:CreateModelPackageGroup DescribeModelPackageGroup AddTags", "the group"),
-    Permission(ROLE, "sagemaker:CreateModel DescribeModel AddTags", "models", f"{_BATCH} or {_DEPLOY}"),
-    Permission(ROLE, f"sagemaker:{_JOBS.format('TransformJob')}", "transform jobs", _BATCH),
-    Permission(
-        ROLE,
-        "sagemaker:CreateEndpointConfig DescribeEndpointConfig AddTags",
-        "endpoint configurations",
-        _DEPLOY,
-    ),
-    Permission(ROLE, "sagemaker:CreateEndpoint UpdateEndpoint", "endpoint configurations", _DEPLOY),
-    Permission(ROLE, "sagemaker:CreateEndpoint UpdateEndpoint DescribeEndpoint AddTags", "the endpoint", _DEPLOY),
-    Permission(ROLE, "cloudwatch:DescribeAlarms", "all resources", _DEPLOY),
-    Permission(ROLE, "iam:PassRole", "the role", passed_to=_SAGEMAKER),
-    Permission(ROLE, "s3:ListBucket", "the buckets"),
-    Permission(ROLE, "s3:GetObject", "the objects of the inputs"),
-    Permission(ROLE, "s3express:CreateSession", "the directory buckets"),
-    Permission(ROLE, "s3:AbortMultipartUpload GetObject PutObject", "BUCKET/PREFIX/*"),
-    Permission(ROLE, "s3:AbortMultipartUpload PutObject", "the objects of the answers", _ASYNCHRONOUS),
-    Permission(ROLE, "sns:Publish", "the topics", _ASYNCHRONOUS),
-    Permission(ROLE, "kms:CreateGrant Decrypt DescribeKey Encrypt GenerateDataKey", "the key"),
-    Permission(
-        ROLE,
-        "sagemaker-mlflow:CreateExperiment CreateRun GetExperimentByName GetMetricHistory GetRun ListArtifacts "
-        "LogBatch SearchRuns SetTag UpdateRun",
-        "the server",
-        _SERVER,
-    ),
-    Permission(ROLE, "sagemaker:CallMlflowAppApi", "the server", _APP),
-    Permission(ROLE, "ecr:GetAuthorizationToken", "all resources"),
-    Permission(ROLE, "ecr:BatchCheckLayerAvailability BatchGetImage GetDownloadUrlForLayer", "the image's repository"),
-    Permission(
-        ROLE,
-        "logs:CreateLogGroup CreateLogStream DescribeLogStreams PutLogEvents",
-        "the log groups below /aws/sagemaker/",
-    ),
-    Permission(ROLE, "cloudwatch:PutMetricData", "all resources"),
-    Permission(
-        ROLE,
-        "ec2:CreateNetworkInterface CreateNetworkInterfacePermission DeleteNetworkInterface "
-        "DeleteNetworkInterfacePermission DescribeDhcpOptions DescribeNetworkInterfaces DescribeSecurityGroups "
-        "DescribeSubnets DescribeVpcs",
-        "all resources",
-        _SUBNETS,
-    ),
-    Permission(SCHEDULE_ROLE, "sagemaker:StartPipelineExecution", "the pipeline", _MONITOR),
+_SERVED = "versions, deploy, rollback, delete"
+_JOBS, _READ = "Create{0} Describe{0} Stop{0} AddTags", "DescribeModelPackage ListModelPackages"
+_PACKAGES, _ENDPOINT, _CONFIGS = "the models of the group", "the endpoint and its trials", "endpoint configurations"
+_ANY, _LOGS = "all resources", "the log groups below /aws/sagemaker/"
+# Who; the actions; on what; with what in the configuration; to which service iam:PassRole passes.
+_TABLE: tuple[tuple[str, ...], ...] = (
+    (", ".join((*OPERATING, "upsert")), "sts:GetCallerIdentity", _ANY),
+    ("status", "sagemaker:DescribePipeline ListPipelineExecutions", "the pipeline"),
+    ("status", "sagemaker:DescribePipelineExecution ListPipelineExecutionSteps", "the executions"),
+    ("status", "sagemaker:DescribeProcessingJob", "processing jobs"),
+    ("status", "sagemaker:DescribeTrainingJob", "training jobs"),
+    ("status", "sagemaker:DescribeTransformJob", "transform jobs", _BATCH),
+    ("status", "logs:DescribeLogStreams GetLogEvents", _LOGS),
+    ("versions, compare, approve, reject, deploy, rollback", f"sagemaker:{_READ}", _PACKAGES),
+    ("approve, reject", "sagemaker:UpdateModelPackage", _PACKAGES),
+    ("compare", "s3:GetObject", "BUCKET/PREFIX/*"),
+    (_SERVED, "sagemaker:DescribeEndpoint", _ENDPOINT, _DEPLOY),
+    (_SERVED, "sagemaker:DescribeEndpointConfig", _CONFIGS, _DEPLOY),
+    (_SERVED, "sagemaker:DescribeModel", "models", _DEPLOY),
+    ("deploy, rollback", "sagemaker:ListTags UpdateEndpoint", _ENDPOINT, _DEPLOY),
+    ("deploy, rollback", "sagemaker:UpdateEndpoint", _CONFIGS, _DEPLOY),
+    ("deploy", "sagemaker:AddTags CreateEndpoint DeleteEndpoint InvokeEndpoint", _ENDPOINT, _DEPLOY),
+    ("deploy", "sagemaker:InvokeEndpointAsync", _ENDPOINT, _ASYNCHRONOUS),
+    ("deploy", "sagemaker:AddTags CreateEndpoint CreateEndpointConfig DeleteEndpointConfig", _CONFIGS, _DEPLOY),
+    ("deploy", "sagemaker:AddTags CreateModel", "models", _DEPLOY),
+    ("deploy", "s3:GetObject", "BUCKET/PREFIX/*", _DEPLOY),
+    ("deploy", "s3:PutObject", "BUCKET/PREFIX/*", _ASYNCHRONOUS),
+    ("deploy", "iam:PassRole", "the role", _DEPLOY, _SAGEMAKER),
+    ("deploy, delete", "cloudwatch:DescribeAlarms", _ANY, _DEPLOY),
+    ("deploy", "cloudwatch:PutMetricAlarm", "the alarms of the endpoint", _DEPLOY),
+    ("deploy, schedule", "cloudwatch:PutMetricAlarm", "the alarm", _MONITOR),
+    ("rollback", "sagemaker:ListTags", _CONFIGS, _DEPLOY),
+    ("delete", "sagemaker:DeleteEndpoint ListTags", _ENDPOINT, _DEPLOY),
+    ("delete", "sagemaker:DeleteEndpointConfig ListTags", _CONFIGS, _DEPLOY),
+    ("delete", "sagemaker:DeleteModel ListTags", "models", _DEPLOY),
+    ("delete", "sagemaker:DescribeEndpoint ListEndpointConfigs ListEndpoints", _ANY, _DEPLOY),
+    ("delete", "cloudwatch:DeleteAlarms", "the alarms of the endpoint", _DEPLOY),
+    ("deploy, rollback, delete", "application-autoscaling:DescribeScalableTargets", _ANY, _DEPLOY),
+    ("deploy, rollback, delete", "application-autoscaling:DeregisterScalableTarget", _ANY, _SCALING),
+    ("deploy, rollback", "application-autoscaling:PutScalingPolicy RegisterScalableTarget", _ANY, _SCALING),
+    ("upsert", "sagemaker:CreatePipeline UpdatePipeline DescribePipeline", "the pipeline"),
+    ("upsert", "sagemaker:AddTags", "the pipeline", "aws.tags"),
+    ("upsert, start", "s3:ListBucket", "the buckets"),
+    ("upsert", "iam:PassRole", "the role", "", _SAGEMAKER),
+    ("upsert", "s3:PutObject", "BUCKET/PREFIX/NAME/settings/*"),
+    ("upsert", "s3:GetObject PutObject", "BUCKET/PREFIX/NAME/definitions/*"),
+    ("start", "sagemaker:DescribePipeline StartPipelineExecution", "the pipeline"),
+    ("start", "s3express:CreateSession", "the directory buckets"),
+    ("start", f"sagemaker:{_READ}", _PACKAGES, _BEAT),
+    ("schedule", "sagemaker:DescribePipeline", "the pipeline", _MONITOR),
+    ("schedule", f"sagemaker:{_READ}", _PACKAGES, _MONITOR),
+    ("schedule", "s3:GetObject PutObject", "BUCKET/PREFIX/NAME-monitor/*", _MONITOR),
+    ("schedule", "scheduler:CreateSchedule UpdateSchedule", "the schedule", _MONITOR),
+    ("schedule", "iam:PassRole", "the role of the schedule", _MONITOR, _SCHEDULER),
+    ("put-metrics", "s3:GetObject", "BUCKET/PREFIX/NAME-monitor/*", _MONITOR),
+    ("put-metrics", "cloudwatch:PutMetricData", _ANY, _MONITOR),
+    (f"{PUSH}, {ROLE}", "ecr:GetAuthorizationToken", _ANY),
+    (f"{PUSH}, {ROLE}", "ecr:BatchCheckLayerAvailability BatchGetImage", "the image's repository"),
+    (PUSH, "ecr:CompleteLayerUpload InitiateLayerUpload PutImage UploadLayerPart", "the image's repository"),
+    (ROLE, "ecr:GetDownloadUrlForLayer", "the image's repository"),
+    (f"{UPLOAD}, {ROLE}", "s3:ListBucket", "the buckets"),
+    (UPLOAD, "s3:AbortMultipartUpload PutObject", "the objects of the inputs"),
+    (ROLE, f"sagemaker:{_JOBS.format('ProcessingJob')}", "processing jobs"),
+    (ROLE, f"sagemaker:{_JOBS.format('TrainingJob')}", "training jobs"),
+    (ROLE, f"sagemaker:{_JOBS.format('HyperParameterTuningJob')}", "tuning jobs", _TUNER),
+    (ROLE, "sagemaker:ListTrainingJobsForHyperParameterTuningJob", "tuning jobs", _TUNER),
+    (ROLE, "sagemaker:CreateModelPackage DescribeModelPackage", _PACKAGES),
+    (ROLE, "sagemaker:CreateModelPackageGroup DescribeModelPackageGroup AddTags", "the group"),
+    (ROLE, "sagemaker:CreateModel DescribeModel AddTags", "models", f"{_BATCH} or {_DEPLOY}"),
+    (ROLE, f"sagemaker:{_JOBS.format('TransformJob')}", "transform jobs", _BATCH),
+    (ROLE, "sagemaker:CreateEndpointConfig DescribeEndpointConfig AddTags", _CONFIGS, _DEPLOY),
+    (ROLE, "sagemaker:CreateEndpoint UpdateEndpoint", _CONFIGS, _DEPLOY),
+    (ROLE, "sagemaker:CreateEndpoint UpdateEndpoint DescribeEndpoint AddTags", "the endpoint", _DEPLOY),
+    (ROLE, "cloudwatch:DescribeAlarms", _ANY, _DEPLOY),
+    (ROLE, "iam:PassRole", "the role", "", _SAGEMAKER),
+    (ROLE, "s3:GetObject", "the objects of the inputs"),
+    (ROLE, "s3express:CreateSession", "the directory buckets"),
+    (ROLE, "s3:AbortMultipartUpload GetObject PutObject", "BUCKET/PREFIX/*"),
+    (ROLE, "s3:AbortMultipartUpload PutObject", "the objects of the answers", _ASYNCHRONOUS),
+    (ROLE, "sns:Publish", "the topics", _ASYNCHRONOUS),
+    (ROLE, "kms:CreateGrant DescribeKey Encrypt", "the key"),
+    (ROLE, "sagemaker-mlflow:CreateExperiment CreateRun GetExperimentByName GetMetricHistory", "the server", _SERVER),
+    (ROLE, "sagemaker-mlflow:GetRun ListArtifacts LogBatch SearchRuns SetTag UpdateRun", "the server", _SERVER),
+    (ROLE, "sagemaker:CallMlflowAppApi", "the server", _APP),
+    (ROLE, "logs:CreateLogGroup CreateLogStream DescribeLogStreams PutLogEvents", _LOGS),
+    (ROLE, "cloudwatch:PutMetricData", _ANY),
+    (ROLE, "ec2:CreateNetworkInterface CreateNetworkInterfacePermission", _ANY, _SUBNETS),
+    (ROLE, "ec2:DeleteNetworkInterface DeleteNetworkInterfacePermission DescribeNetworkInterfaces", _ANY, _SUBNETS),
+    (ROLE, "ec2:DescribeDhcpOptions DescribeSecurityGroups DescribeSubnets DescribeVpcs", _ANY, _SUBNETS),
+    (SCHEDULE_ROLE, "sagemaker:StartPipelineExecution", "the pipeline", _MONITOR),
 )
+
+
+def _permissions() -> Iterator[Permission]:
+    """Yield the permissions of the table, and those on the key of the objects, which depend on them."""
+    for of, actions, on, *rest in _TABLE:
+        for one in of.split(", "):
+            yield (permission := Permission(one, actions, on, *rest))
+            if of_key := [key for action, key in _OF_KEY.items() if action in permission.names]:
+                yield Permission(one, of_key[-1], "the key", permission.when)
+
+
+PERMISSIONS = tuple(_permissions())
 
 
 def statements(account: Account, of: Iterable[str]) -> list[dict[str, Any]]:
     """Return the statements of an IAM policy with the permissions of commands or roles, without those not needed."""
     merged: dict[tuple[str, str], set[str]] = {}
     for permission in PERMISSIONS:
-        if permission.of in of and CONDITIONS[permission.when](account.resolved):
+        if permission.of in of and permission.is_needed(account.resolved):
             merged.setdefault((permission.on, permission.passed_to), set()).update(permission.names)
     return [
         {
@@ -372,5 +322,5 @@ def statements(account: Account, of: Iterable[str]) -> list[dict[str, Any]]:
             **({"Condition": {"StringEquals": {"iam:PassedToService": passed_to}}} if passed_to else {}),
         }
         for (on, passed_to), actions in merged.items()
-        if (resources := RESOURCES[on](account))
+        if (resources := resources_of(account, on))
     ]

@@ -32,7 +32,7 @@ def shared(account: Account, actions: str, resource: Any = None) -> list[dict[st
     if not account.shared_with:
         return []
     service, _, names = actions.partition(":")
-    partition = account.resolved.aws.role.partition(":iam:")[0]
+    partition = account.aws.role.partition(":iam:")[0]
     statement: dict[str, Any] = {
         "Effect": "Allow",
         "Principal": {"AWS": [f"{partition}:iam::{other}:root" for other in account.shared_with]},
@@ -45,7 +45,7 @@ def shared_group(account: Account) -> dict[str, Any]:
     """Return the group of the versions with its policy; without other accounts, the first registration creates it."""
     if not account.shared_with:
         return {}
-    name = account.resolved.config.group
+    name = account.config.group
     of_versions = "sagemaker:CreateModel DescribeModelPackage ListModelPackages"
     statements = [
         *shared(account, of_versions, account.named("model-package", f"{name}/*")),

@@ -102,13 +102,13 @@ def _existing_key(resolved: AwsPlan) -> str | None:
 
 
 def _key(account: Account) -> dict[str, dict[str, Any]]:
-    owner = {"AWS": f"{account.resolved.aws.role.partition(':role/')[0]}:root"}
+    owner = {"AWS": f"{account.aws.role.partition(':role/')[0]}:root"}
     statement = {"Effect": "Allow", "Principal": owner, "Action": "kms:*", "Resource": "*"}  # IAM policies decide
-    alias = account.resolved.aws.kms_key or f"alias/{account.resolved.config.name}"
+    alias = account.aws.kms_key or f"alias/{account.config.name}"
     return {
         "Key": _kept(
             "KMS::Key",
-            Description=f"Encrypts what the pipeline {account.resolved.config.name} writes.",
+            Description=f"Encrypts what the pipeline {account.config.name} writes.",
             EnableKeyRotation=True,
             KeyPolicy=_policy([statement, *shared(account, "kms:CreateGrant Decrypt DescribeKey", "*")]),
         ),
@@ -120,7 +120,7 @@ def _key(account: Account) -> dict[str, dict[str, Any]]:
 
 
 def _bucket(account: Account) -> dict[str, dict[str, Any]]:
-    name = account.resolved.aws.bucket
+    name = account.aws.bucket
     encryption = {"SSEAlgorithm": "aws:kms", "KMSMasterKeyID": account.key}
     encrypted = {"ServerSideEncryptionByDefault": encryption, "BucketKeyEnabled": True}
     earlier = {
@@ -129,7 +129,7 @@ def _bucket(account: Account) -> dict[str, dict[str, Any]]:
     }
     home, days = (
         account.resolved.home.removeprefix(f"s3://{name}/"),
-        expiration_days(account.resolved.aws.cache_expires),
+        expiration_days(account.aws.cache_expires),
     )
     rules = [
         {"Id": "earlier-versions", "Status": "Enabled", **earlier},
@@ -173,7 +173,7 @@ def expiration_days(cache_expires: str | None) -> int:
 
 def _repository(account: Account) -> dict[str, dict[str, Any]]:
     """Return the repository of the image, if it is one of the account."""
-    image = account.resolved.aws.image
+    image = account.aws.image
     if not repository_arn(image).startswith(account.arn("ecr", "repository/")):
         return {}
     pull = shared(account, "ecr:BatchCheckLayerAvailability BatchGetImage GetDownloadUrlForLayer")
@@ -190,9 +190,9 @@ def _repository(account: Account) -> dict[str, dict[str, Any]]:
 
 def _identities(account: Account) -> dict[str, dict[str, Any]]:
     """Return the role of the jobs, and the policy of who calls the commands."""
-    path, _, name = account.resolved.aws.role.partition(":role/")[2].rpartition("/")
-    monitor = account.resolved.config.monitor
-    schedules = monitor is not None and monitor.schedule_role in (None, account.resolved.aws.role)
+    path, _, name = account.aws.role.partition(":role/")[2].rpartition("/")
+    monitor = account.config.monitor
+    schedules = monitor is not None and monitor.schedule_role in (None, account.aws.role)
     services = ["sagemaker.amazonaws.com", *(["scheduler.amazonaws.com"] if schedules else [])]
     trusted = {"Effect": "Allow", "Principal": {"Service": services}, "Action": "sts:AssumeRole"}
     roles = [ROLE, *([SCHEDULE_ROLE] if schedules else [])]

@@ -29,7 +29,7 @@ from pipeline.aws.fetch import fetch
 from pipeline.aws.guard import Traffic
 from pipeline.aws.monitor import put_metrics, schedule
 from pipeline.aws.operator import Operator
-from pipeline.aws.permissions import CONDITIONS, PERMISSIONS, PUSH, RESOURCES, ROLE, SCHEDULE_ROLE, UPLOAD, Account
+from pipeline.aws.permissions import PERMISSIONS, PUSH, ROLE, SCHEDULE_ROLE, UPLOAD, Account, resources_of
 from pipeline.aws.resolve import aws_plan
 from pipeline.aws.stack import expiration_days, stack
 from pipeline.aws.versions import decide, versions_table
@@ -95,8 +95,8 @@ def actions(config: PipelineConfig, *of: str) -> set[str]:
     """Return the actions that the configuration grants to somebody."""
     resolved = aws_plan(config)
     account = Account(resolved, "key")
-    granted = [each for each in PERMISSIONS if each.of in of and CONDITIONS[each.when](resolved)]
-    return {name for each in granted if RESOURCES[each.on](account) for name in each.names}
+    granted = [each for each in PERMISSIONS if each.of in of and each.is_needed(resolved)]
+    return {name for each in granted if resources_of(account, each.on) for name in each.names}
 
 
 @pytest.mark.parametrize("make", EVERY.values(), ids=EVERY)
