@@ -1,6 +1,6 @@
 """Measure how many steps a training saves that starts from an earlier model.
 
-    python -m benchmarks.retrain [--epochs 3] [--seeds 1 2 3] [--lr 3e-4] [--generated]
+    python -m benchmarks.retrain [--epochs 3] [--seeds 1 2 3] [--lr 1e-3 3e-4] [--onward-epochs 1 3] [--generated]
 
 Half of the clothing reviews first, then all of them: once from random weights, and once from the model of the half. The
 steps of a training are those until val/auroc first reaches the best value of the training from random weights.
@@ -42,7 +42,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--lr", type=float, default=SETTINGS["lr"], help="of the training from the half")
+    parser.add_argument("--lr", type=float, nargs="+", default=[SETTINGS["lr"]], help="of the training from the half")
+    parser.add_argument("--onward-epochs", type=int, nargs="+", help="of the training from the half")
     parser.add_argument("--generated", action="store_true", help="generated reviews, even where the real ones exist")
     arguments = parser.parse_args()
     print_machine()
@@ -52,11 +53,18 @@ def main() -> int:
     lines = []
     for seed in arguments.seeds:
         with tempfile.TemporaryDirectory() as work:
-            lines.append(_compare(Path(work), tables, seed, epochs=arguments.epochs, lr=arguments.lr))
+            onward = [
+                {"lr": lr, "max_epochs": epochs}
+                for epochs in arguments.onward_epochs or [arguments.epochs]
+                for lr in arguments.lr
+            ]
+            lines += _compare(Path(work), tables, {**SETTINGS, "seed": seed, "max_epochs": arguments.epochs}, onward)
     print_table(
         "Training again",
         [
             "seed",
+            "lr, from the half",
+            "epochs, from the half",
             "best val/auroc, fresh",
             "steps, fresh",
             "steps, from the half",
@@ -69,17 +77,23 @@ def main() -> int:
     return 0
 
 
-def _compare(work: Path, tables: dict[str, pa.Table], seed: int, *, epochs: int, lr: float) -> list[str]:
-    settings = {**SETTINGS, "seed": seed, "max_epochs": epochs}
+def _compare(
+    work: Path, tables: dict[str, pa.Table], settings: dict[str, Any], onward: list[dict[str, Any]]
+) -> list[list[str]]:
+    """Return a row for each training from the half, which has the settings of an entry of `onward`."""
     half = {**tables, "train": tables["train"].slice(0, tables["train"].num_rows // 2)}
     first = _train(work / "half", half, settings)
     fresh = _train(work / "fresh", tables, settings)
-    onward = _train(work / "onward", tables, {**settings, "lr": lr}, "--initial-model", str(first.root))
     target = max(value for _, value in _validations(fresh))
-    steps = [next((step for step, value in _validations(paths) if value >= target), None) for paths in (fresh, onward)]
-    ratio = "-" if None in steps else f"{steps[1] / steps[0]:.2f}"  # type: ignore[operator]
-    areas = (json.loads((paths.output_data / "metrics.json").read_text())["test/auroc"] for paths in (fresh, onward))
-    return [str(seed), f"{target:.4f}", *map(str, steps), ratio, *(f"{area:.4f}" for area in areas)]
+    rows = []
+    for number, changed in enumerate(onward):
+        job = _train(work / f"onward-{number}", tables, {**settings, **changed}, "--initial-model", str(first.root))
+        steps = [next((step for step, value in _validations(paths) if value >= target), None) for paths in (fresh, job)]
+        ratio = "-" if None in steps else f"{steps[1] / steps[0]:.2f}"  # type: ignore[operator]
+        areas = (json.loads((paths.output_data / "metrics.json").read_text())["test/auroc"] for paths in (fresh, job))
+        row = [settings["seed"], changed["lr"], changed["max_epochs"], f"{target:.4f}", *steps, ratio]
+        rows.append([*map(str, row), *(f"{area:.4f}" for area in areas)])
+    return rows
 
 
 def _train(root: Path, tables: dict[str, pa.Table], settings: dict[str, Any], *arguments: str) -> JobPaths:

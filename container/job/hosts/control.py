@@ -175,23 +175,25 @@ class Control:
     def _welcome(self, connection: socket.socket) -> None:
         """Read the name of a host that connects, then its messages; close the connection of an unknown host."""
         connection.settimeout(SILENCE)
-        lines = connection.makefile("rb")
-        try:
-            host = json.loads(lines.readline())["host"]
-        except (OSError, ValueError, KeyError, TypeError):
-            connection.close()
-            return
-        with self._changed:
-            if host not in self.topology.hosts or host in self._connections or host == self.topology.current:
-                connection.close()
+        with connection, connection.makefile("rb") as lines:
+            try:
+                host = json.loads(lines.readline())["host"]
+            except (OSError, ValueError, KeyError, TypeError):
                 return
-            with self._sending:
-                for key, values in self._values.items():
-                    for sender, value in values.items():
-                        connection.sendall(json_line({"host": sender, "key": key, "value": value}))
-            self._connections[host] = connection
-            self._changed.notify_all()
-        self._read(lines, host)
+            with self._changed:
+                if host not in self.topology.hosts or host in self._connections or host == self.topology.current:
+                    return
+                with self._sending:
+                    for key, values in self._values.items():
+                        for sender, value in values.items():
+                            connection.sendall(json_line({"host": sender, "key": key, "value": value}))
+                self._connections[host] = connection
+                self._changed.notify_all()
+            self._read(lines, host)
+
+    def _follow(self, connection: socket.socket, leader: str) -> None:
+        with connection, connection.makefile("rb") as lines:
+            self._read(lines, leader)
 
     def _read(self, lines: Any, peer: str) -> None:
         """Store the messages of `peer` until it leaves; a peer that disconnects without the message LEFT is lost."""
@@ -256,7 +258,7 @@ class Control:
         with self._changed:
             self._connections[leader] = connection
         self._send({"host": self.topology.current, "key": "", "value": None})
-        threading.Thread(target=self._read, args=(connection.makefile("rb"), leader), daemon=True).start()
+        threading.Thread(target=self._follow, args=(connection, leader), daemon=True).start()
 
 
 def json_line(content: Mapping[str, Any]) -> bytes:
