@@ -186,6 +186,9 @@ class MonitorSettings(ProcessingSettings):
     window_hours: float | None = Field(
         None, gt=0, le=1_000_000, description="Read captured requests of the last hours only."
     )
+    cloudwatch_pipeline: str | None = Field(
+        None, description="Print the run's metrics for CloudWatch, with this value of the dimension Pipeline."
+    )
 
 
 _MODEL_INPUT = StepFolder(

@@ -93,12 +93,6 @@ def _schedule(config: PipelineConfig, _: argparse.Namespace) -> str:
     return schedule(config)
 
 
-def _put_metrics(config: PipelineConfig, _: argparse.Namespace) -> str:
-    from pipeline.aws.monitor import put_metrics
-
-    return put_metrics(config)
-
-
 def _run(config: PipelineConfig, options: argparse.Namespace) -> int:
     from pipeline.local.run import run
 
@@ -306,7 +300,6 @@ _COMMANDS = {
     "schedule": _Command(
         "schedule the monitor of the newest approved model on AWS, with its alarm; prints the ARN", _schedule
     ),
-    "put-metrics": _Command("put the metrics of the monitor's newest run to CloudWatch", _put_metrics),
     "run": _Command(
         "run the steps on this machine; steps without changes are not run again",
         _run,

@@ -10,6 +10,7 @@ from typing import Any
 from container.monitoring.baseline import Baseline
 from container.monitoring.captured import RecordFiles
 from container.monitoring.checks import Check, Current, check_records
+from container.monitoring.cloudwatch import metric_lines
 from container.monitoring.observe import Labels, observe
 from container.monitoring.page import render_page
 from container.serving.predictor import Predictor
@@ -65,7 +66,9 @@ def run(step: StepRun) -> int:
         "new_columns": new,
         "violations": sum(check.violated for check in checks),
     }
-    _write(step, checks, current, facts=facts, baseline=baseline)
+    metrics = _write(step, checks, current, facts=facts, baseline=baseline)
+    if settings.cloudwatch_pipeline is not None:
+        print(*metric_lines(metrics, pipeline=settings.cloudwatch_pipeline), sep="\n", flush=True)
     for check in checks:
         if check.violated:
             logger.warning("out of bounds: %s, %s: %s (%.3g)", check.subject, check.what, check.about, check.distance)
@@ -94,7 +97,10 @@ def _labels(step: StepRun, predictor: Predictor, id_name: str | None) -> Labels:
     return Labels.read(folder, fitted.labels, id_name=id_name, label_name=label_name, scratch=step.scratch)
 
 
-def _write(step: StepRun, checks: list[Check], current: Current, *, facts: dict[str, Any], baseline: Baseline) -> None:
+def _write(
+    step: StepRun, checks: list[Check], current: Current, *, facts: dict[str, Any], baseline: Baseline
+) -> dict[str, Any]:
+    """Write the outputs, and return what metrics.json has."""
     out = step.output("monitoring")
     now = None if current.labelled is None else current.labelled.metrics
     entry = {
@@ -117,6 +123,7 @@ def _write(step: StepRun, checks: list[Check], current: Current, *, facts: dict[
         (MONITOR_HISTORY, "".join(f"{json.dumps(each)}\n" for each in runs)),
     ):
         write_text_atomically(out / name, content)
+    return metrics
 
 
 def _earlier(step: StepRun, out: Path) -> list[dict[str, Any]]:

@@ -1,13 +1,10 @@
-"""Schedule the monitor on AWS, with an alarm, and put the metrics of its newest run to CloudWatch."""
+"""Schedule the monitor on AWS, with an alarm."""
 
-import json
 from typing import Any
 
-from contracts.artifacts import METRICS
 from contracts.errors import ContractError
 from contracts.steps import MONITOR_HISTORY
 from pipeline.aws.deploy import deployed_pipeline
-from pipeline.aws.errors import aws_errors
 from pipeline.aws.jobs import write_object
 from pipeline.aws.parameters import INPUT_PREFIX, AwsPlan
 from pipeline.aws.resolve import monitor_folder, monitor_plan
@@ -16,8 +13,6 @@ from pipeline.aws.versions import packages
 from pipeline.config import Monitor, PipelineConfig
 
 _PIPELINES = "AWS/Sagemaker/ModelBuildingPipeline"  # the service's namespace of the metrics of pipelines
-_OWN = "TextTableTrainer/Monitoring"
-_MOST_METRICS = 1000  # of a request of PutMetricData
 
 
 def schedule(config: PipelineConfig) -> str:
@@ -97,43 +92,3 @@ def violation_alarm(resolved: AwsPlan, monitor: Monitor) -> dict[str, Any]:
         "ComparisonOperator": "GreaterThanOrEqualToThreshold",
         "TreatMissingData": "notBreaching",
     }
-
-
-def put_metrics(config: PipelineConfig) -> str:
-    """Put the metrics of the newest run of the monitor to CloudWatch, and return a line about them.
-
-    Raises:
-        ContractError: there is no section `monitor`, or the monitor has not run.
-    """
-    resolved = monitor_plan(config)
-    session, uri = aws_session(resolved.aws.region), f"{monitor_folder(resolved)}{METRICS}"
-    bucket, _, key = uri.removeprefix("s3://").partition("/")
-    with aws_errors(uri, missing="Wait for the first run of the monitor."):
-        content = json.loads(session.client("s3").get_object(Bucket=bucket, Key=key)["Body"].read())
-    data, cloudwatch = metric_data(content, pipeline=resolved.config.name), session.client("cloudwatch")
-    for first in range(0, len(data), _MOST_METRICS):
-        cloudwatch.put_metric_data(Namespace=_OWN, MetricData=data[first : first + _MOST_METRICS])
-    return f"{len(data)} metrics of the run of {content['time']} in {_OWN}"
-
-
-def metric_data(content: dict[str, Any], *, pipeline: str) -> list[dict[str, Any]]:
-    """Return the metrics of a run: violations, records, what was left out, metrics of labels, and each distance."""
-    of_pipeline = {"Name": "Pipeline", "Value": pipeline}
-    values: list[tuple[str, float, list[dict[str, str]]]] = [
-        ("Violations", content["violations"], []),
-        ("Records", content["records"], []),
-        ("LeftOut", sum(count for count, _ in content["left_out"].values()), []),
-        *((name, found["value"], []) for name, found in content["metrics"].items() if found["value"] is not None),
-        *(
-            (
-                "Distance",
-                each["distance"],
-                [{"Name": "Column", "Value": each["subject"][:255]}, {"Name": "Comparison", "Value": each["what"]}],
-            )
-            for each in content["comparisons"]
-        ),
-    ]
-    return [
-        {"MetricName": name, "Timestamp": content["time"], "Value": float(value), "Dimensions": [of_pipeline, *more]}
-        for name, value, more in values
-    ]

@@ -257,8 +257,6 @@ _TABLE: tuple[tuple[str, ...], ...] = (
     ("schedule", "s3:GetObject PutObject", "BUCKET/PREFIX/NAME-monitor/*", _MONITOR),
     ("schedule", "scheduler:CreateSchedule UpdateSchedule", "the schedule", _MONITOR),
     ("schedule", "iam:PassRole", "the role of the schedule", _MONITOR, _SCHEDULER),
-    ("put-metrics", "s3:GetObject", "BUCKET/PREFIX/NAME-monitor/*", _MONITOR),
-    ("put-metrics", "cloudwatch:PutMetricData", _ANY, _MONITOR),
     (f"{PUSH}, {ROLE}", "ecr:GetAuthorizationToken", _ANY),
     (f"{PUSH}, {ROLE}", "ecr:BatchCheckLayerAvailability BatchGetImage", "the image's repository"),
     (PUSH, "ecr:CompleteLayerUpload InitiateLayerUpload PutImage UploadLayerPart", "the image's repository"),

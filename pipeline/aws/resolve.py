@@ -88,8 +88,9 @@ def monitor_plan(config: PipelineConfig) -> AwsPlan:
     step = whole.plan.step(MONITOR)
     resolved = replace(whole, config=config.model_copy(update={"name": f"{config.name}-monitor"}))
     inputs = {**step.outside, "history": monitor_folder(resolved), "model_input": f"{whole.home}/no-model-chosen/"}
-    environment = {"FAIL_ON_VIOLATION": "true", **step.environment}  # a violation is a failed execution
-    step = replace(step, outside=inputs, environment=environment)
+    # A violation is a failed execution; CloudWatch takes the metrics from the log.
+    own = {"FAIL_ON_VIOLATION": "true", "CLOUDWATCH_PIPELINE": resolved.config.name}
+    step = replace(step, outside=inputs, environment={**own, **step.environment})
     return replace(resolved, plan=replace(whole.plan, steps=(step,)))
 
 

@@ -1,31 +1,21 @@
-"""The monitor on AWS: its pipeline, schedule, alarm and metrics, against moto's server and botocore's models."""
+"""The monitor on AWS: its pipeline, schedule and alarm, against moto's server and botocore's models."""
 
 import json
 from typing import Any
 
 import boto3
 import pytest
-from botocore.session import Session
-from botocore.validate import validate_parameters
 
 from contracts.errors import ContractError
 from pipeline.aws.definition import checked_definition
 from pipeline.aws.deploy import upsert
-from pipeline.aws.monitor import metric_data, put_metrics, schedule
+from pipeline.aws.monitor import schedule
 from pipeline.aws.resolve import aws_plan, monitor_plan
 from pipeline.config import PipelineConfig
 from testing.pipelines import APPROVED, EVERYTHING, all_steps, configuration
 
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:models"
 STEPS = {name: machine for name, machine in EVERYTHING["steps"].items() if name != "BatchScore"}
-METRICS: dict[str, Any] = {
-    "time": "2026-11-30T10:00:00+00:00",
-    "records": 2000,
-    "violations": 1,
-    "left_out": {"a file that is cut": [3, "a.jsonl"]},
-    "metrics": {"auroc": {"value": 0.9, "standard_error": 0.01}, "f1_score": {"value": None, "standard_error": None}},
-    "comparisons": [{"subject": "price", "what": "distribution", "distance": 0.2}],
-}
 
 
 def watched(**monitor: Any) -> PipelineConfig:
@@ -57,7 +47,11 @@ def test_the_pipeline_of_the_monitor_reads_what_the_endpoint_captures_and_its_ow
     (output,) = arguments["ProcessingOutputConfig"]["Outputs"]
     assert output["S3Output"]["S3Uri"] == f"{home}/demo-monitor/Monitoring"
     assert arguments["AppSpecification"]["ContainerArguments"] == ["monitor"]
-    assert arguments["Environment"] == {"FAIL_ON_VIOLATION": "true", "WINDOW_HOURS": "168.0"}
+    assert arguments["Environment"] == {
+        "FAIL_ON_VIOLATION": "true",
+        "CLOUDWATCH_PIPELINE": "demo-monitor",
+        "WINDOW_HOURS": "168.0",
+    }
     assert step["CacheConfig"] == {"Enabled": False} if "CacheConfig" in step else True
 
 
@@ -106,21 +100,3 @@ def test_the_schedule_starts_the_pipeline_with_the_newest_approved_model(upserte
     assert alarm["AlarmActions"] == [TOPIC]
     history = boto3.client("s3").get_object(Bucket="my-bucket", Key="teams/risk/demo-monitor/Monitoring/history.jsonl")
     assert history["Body"].read() == b"\n"
-
-
-def test_put_metrics_puts_those_of_the_newest_run(upserted: str) -> None:
-    with pytest.raises(ContractError, match="Wait for the first run of the monitor"):
-        put_metrics(watched(captured="s3://raw/captured/").model_copy(update={"name": "other"}))
-    key = "teams/risk/demo-monitor/Monitoring/metrics.json"
-    boto3.client("s3").put_object(Bucket="my-bucket", Key=key, Body=json.dumps(METRICS))
-    assert put_metrics(watched()).startswith("5 metrics of the run of 2026-11-30")
-    found = boto3.client("cloudwatch").list_metrics(Namespace="TextTableTrainer/Monitoring")["Metrics"]
-    assert {each["MetricName"] for each in found} == {"Violations", "Records", "LeftOut", "auroc", "Distance"}
-
-
-def test_the_metrics_are_those_of_botocores_model() -> None:
-    shape = Session().get_service_model("cloudwatch").operation_model("PutMetricData").input_shape
-    data = metric_data(METRICS, pipeline="demo-monitor")
-    validate_parameters({"Namespace": "N", "MetricData": data}, shape)
-    values = {each["MetricName"]: each["Value"] for each in data}
-    assert values == {"Violations": 1, "Records": 2000, "LeftOut": 3, "auroc": 0.9, "Distance": 0.2}

@@ -27,7 +27,7 @@ from pipeline.aws.endpoint import deploy as deploy_version
 from pipeline.aws.executions import status
 from pipeline.aws.fetch import fetch
 from pipeline.aws.guard import Traffic
-from pipeline.aws.monitor import put_metrics, schedule
+from pipeline.aws.monitor import schedule
 from pipeline.aws.operator import Operator
 from pipeline.aws.permissions import PERMISSIONS, PUSH, ROLE, SCHEDULE_ROLE, UPLOAD, Account, resources_of
 from pipeline.aws.resolve import aws_plan
@@ -465,7 +465,6 @@ def calls(created: dict[str, str]) -> dict[str, list[tuple[str, dict[str, Any]]]
         "upsert": [lambda: upsert(config), lambda: upsert(config), lambda: _register(config)],
         "start": [lambda: start(config, {})],
         "schedule": [lambda: schedule(config), lambda: schedule(config)],
-        "put-metrics": [lambda: put_metrics(config)],
     }
     found = {}
     with pytest.MonkeyPatch.context() as patch, complete_sagemaker() as service:
