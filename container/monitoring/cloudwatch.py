@@ -1,4 +1,4 @@
-"""Lines of a log from which CloudWatch Logs takes metrics (embedded metric format): no request, and no permission for one.
+"""Lines of a log from which CloudWatch Logs takes metrics (embedded metric format), without a request or a permission.
 
 Source: https://docs.aws.amazon.com/AmazonCloudWatch/latest/monitoring/CloudWatch_Embedded_Metric_Format_Specification.html
 """
