@@ -55,7 +55,7 @@ class CompanionReport:
         if self.factors is None:
             return f"companion: none, because {self.reason}"
         assert self.improvement is not None, "a blend was fitted"
-        change = f"{-self.improvement:+.5f}, standard error {self.standard_error:.5f}"
+        change = f"{-self.improvement:+z.5f}, standard error {self.standard_error:.5f}"
         figures = f"log loss {self.where} {change}, cross-fitted, compared with the network's logits times a factor"
         features = "" if self.uses_texts else " of the table alone"
         rounds = f", {self.rounds} rounds of {self.leaves} leaves" if TREES in self.models else ""
