@@ -7,17 +7,17 @@ import json
 import re
 import sys
 from codecs import BOM_UTF8
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http import HTTPStatus
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from contracts.atomic_files import AtomicFile
 from contracts.errors import shown
 from contracts.input_files import files_below
-from contracts.ports import LOOPBACK
 from contracts.serving import CSV
 from contracts.steps import ARCHIVED_MODEL, BATCH_SCORE
 from contracts.table_formats import MEDIA_TYPES
@@ -25,7 +25,7 @@ from pipeline.config import BatchScore
 from pipeline.json_path import Select, compile_path
 from pipeline.local.cache import StepDirectory
 from pipeline.local.process import StepFailed
-from pipeline.local.server import serving
+from pipeline.local.server import ask, serving
 
 GIVEN, JOINED = "SageMakerInput", "SageMakerOutput"  # keys of a joined record: of one that is no object, of the scores
 _DIGITS = re.compile(r'"\\u0000([-+.eE0-9]+)\\u0000"')  # a number with a point or an exponent keeps its digits
@@ -34,19 +34,6 @@ csv.field_size_limit(sys.maxsize)  # 131,072 characters by default
 
 class _Failed(Exception):
     """A file cannot be scored."""
-
-
-@dataclass(frozen=True)
-class Payload:
-    """The records of a request.
-
-    Attributes:
-        first: number of the first line in the file, from 1.
-        lines: the records, without line breaks.
-    """
-
-    first: int
-    lines: list[bytes]
 
 
 @dataclass(frozen=True)
@@ -100,36 +87,38 @@ class _Client:
     config: BatchScore
     filters: Filters
 
-    def ask(self, method: str, path: str, body: bytes = b"") -> bytes:
-        """Return the body of a response; raise _Failed for a response without it."""
-        connection = http.client.HTTPConnection(LOOPBACK, self.port, timeout=self.config.timeout_seconds)
-        headers = {"Content-Type": self.config.content_type, "Accept": self.config.content_type}
+    def ask(self, path: str, body: bytes = b"") -> bytes:
+        """Return the body of an answer with the status OK."""
+        media = {"content_type": self.config.content_type, "accept": self.config.content_type}
         try:
-            connection.request(method, path, body, headers)
-            response = connection.getresponse()
-            answer = response.read()
+            status, answer = ask(self.port, path, body, **media, seconds=self.config.timeout_seconds)
         except (OSError, http.client.HTTPException) as error:
             raise _Failed(f"no answer: {error!r}") from error
-        finally:
-            connection.close()
-        if response.status != HTTPStatus.OK:
-            raise _Failed(f"status {response.status}: {answer.decode(errors='replace')[:500]}")
+        if status != HTTPStatus.OK:
+            raise _Failed(f"status {status}: {answer.decode(errors='replace')[:500]}")
         return answer
 
-    def score(self, payload: Payload) -> list[bytes]:
-        """Return a line with a line break for each record."""
+    def limits(self) -> tuple[int, int]:
+        """Return the size of a request in MiB, and the requests at a time, as the server decides."""
         try:
-            request = [self._filtered(self.filters.request_line, line) for line in payload.lines]
-            answer = self.ask("POST", "/invocations", b"\n".join([*request, b""]))
+            limits = json.loads(self.ask("/execution-parameters"))
+        except _Failed as error:
+            raise _Failed(f"/execution-parameters: {error}") from error
+        return limits["MaxPayloadInMB"], limits["MaxConcurrentTransforms"]
+
+    def score(self, payload: tuple[int, list[bytes]]) -> list[bytes]:
+        """Return a line with a line break for each record."""
+        first, records = payload
+        try:
+            request = [self._filtered(self.filters.request_line, line) for line in records]
+            answer = self.ask("/invocations", b"\n".join([*request, b""]))
             answers = [line for line in answer.split(b"\n") if line.strip()]
             if len(answers) != len(request):
                 counts = f"{len(request)} records got {len(answers)} scores"
                 raise _Failed(f"{counts}; remove a header and quoted line breaks from CSV, or use JSON Lines")
-            lines = zip(payload.lines, answers, strict=True)
-            return [self._filtered(self.filters.result_line, record, answer) + b"\n" for record, answer in lines]
+            return [self._filtered(self.filters.result_line, *pair) + b"\n" for pair in zip(records, answers)]
         except _Failed as error:
-            last = payload.first + len(payload.lines) - 1
-            raise _Failed(f"lines {payload.first} to {last}: {error}") from error
+            raise _Failed(f"lines {first} to {first + len(records) - 1}: {error}") from error
 
     def _filtered(self, apply: Callable[..., bytes], record: bytes, *answer: bytes) -> bytes:
         try:
@@ -169,46 +158,26 @@ def score(
             cause = f"{cause}. Set content_type to {other}, or rename the file."
             raise StepFailed(BATCH_SCORE.name, cause, directory.log)
     package = inputs["packaged_model"] / ARCHIVED_MODEL
+    blank, most = one_column and config.content_type == CSV, 1 if config.strategy == "SingleRecord" else None
     with serving(package, directory, variables, step=BATCH_SCORE.name, image=image) as port:
-        client = _Client(port, config, Filters.of(config))
+        client, place = _Client(port, config, Filters.of(config)), ""
         try:
-            limits = json.loads(client.ask("GET", "/execution-parameters"))
+            size, requests = config.payloads or client.limits()
+            with ThreadPoolExecutor(requests) as pool:
+                for path in files:
+                    place, target = f"{path}, ", output / f"{path.relative_to(home)}.out"
+                    target.parent.mkdir(parents=True, exist_ok=True)
+                    payloads = read_payloads(path, size << 20, most=most, blank=blank)
+                    with AtomicFile(target) as scores, scores.open("wb") as file:
+                        while window := list(islice(payloads, requests)):
+                            for lines in pool.map(client.score, window):
+                                file.writelines(lines)
         except _Failed as error:
-            raise StepFailed(BATCH_SCORE.name, f"/execution-parameters: {error}", directory.log) from None
-        size, requests = config.payloads or (limits["MaxPayloadInMB"], limits["MaxConcurrentTransforms"])
-        with ThreadPoolExecutor(requests) as pool:
-            for path in files:
-                target = output / f"{path.relative_to(home)}.out"
-                target.parent.mkdir(parents=True, exist_ok=True)
-                most = 1 if config.strategy == "SingleRecord" else None
-                payloads = read_payloads(path, size << 20, most=most, blank=one_column and config.content_type == CSV)
-                try:
-                    _score_file(client, pool, payloads, target, requests)
-                except _Failed as error:
-                    pool.shutdown(wait=False, cancel_futures=True)
-                    raise StepFailed(BATCH_SCORE.name, f"{path}, {error}", directory.log) from None
+            raise StepFailed(BATCH_SCORE.name, f"{place}{error}", directory.log) from None
 
 
-def _score_file(
-    client: _Client, pool: ThreadPoolExecutor, payloads: Iterator[Payload], target: Path, requests: int
-) -> None:
-    """Write the scores of a file's payloads in order; hold at most `requests` payloads in memory."""
-    waiting: deque[Future[list[bytes]]] = deque()
-    try:
-        with target.open("wb") as file:
-            for payload in payloads:
-                waiting.append(pool.submit(client.score, payload))
-                if len(waiting) >= requests:
-                    file.writelines(waiting.popleft().result())
-            while waiting:
-                file.writelines(waiting.popleft().result())
-    except _Failed:
-        target.unlink()  # scores of a part of the file
-        raise
-
-
-def read_payloads(path: Path, size: int, *, most: int | None, blank: bool = False) -> Iterator[Payload]:
-    """Yield a file's lines in payloads of at most `size` bytes and `most` records.
+def read_payloads(path: Path, size: int, *, most: int | None, blank: bool = False) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield a file's lines in requests of at most `size` bytes and `most` records, with the number of the first line.
 
     Args:
         blank: whether a blank line is a record; otherwise it is left out, as the server does.
@@ -216,7 +185,7 @@ def read_payloads(path: Path, size: int, *, most: int | None, blank: bool = Fals
     Raises:
         _Failed: a record is longer than `size`.
     """
-    payload, length = Payload(1, []), 0
+    first, records, length = 1, list[bytes](), 0
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             record = line.removeprefix(BOM_UTF8 if number == 1 else b"").removesuffix(b"\n").removesuffix(b"\r")
@@ -224,10 +193,10 @@ def read_payloads(path: Path, size: int, *, most: int | None, blank: bool = Fals
                 continue
             if len(record) + 1 > size:
                 raise _Failed(f"line {number}: {shown(record.decode(errors='replace'))} has more than {size} bytes")
-            if payload.lines and (length + len(record) + 1 > size or len(payload.lines) == most):
-                yield payload
-                payload, length = Payload(number, []), 0
-            payload.lines.append(record)
+            if records and (length + len(record) + 1 > size or len(records) == most):
+                yield first, records
+                first, records, length = number, [], 0
+            records.append(record)
             length += len(record) + 1
-    if payload.lines:
-        yield payload
+    if records:
+        yield first, records

@@ -5,7 +5,8 @@ import shutil
 import tarfile
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from http.client import HTTPConnection
 from pathlib import Path
 
 from contracts.paths import DEFAULT_ROOT, JobPaths
@@ -56,3 +57,14 @@ def serving(
         finally:
             process.terminate()  # `docker run` passes the signal on to the container
             process.wait()
+
+
+def ask(
+    port: int, path: str, body: bytes = b"", *, content_type: str, accept: str, seconds: float
+) -> tuple[int, bytes]:
+    """Send a request to a server of this machine, GET without a body; return the status and the body of its answer."""
+    headers = {"Content-Type": content_type, "Accept": accept}
+    with closing(HTTPConnection(LOOPBACK, port, timeout=seconds)) as connection:
+        connection.request("POST" if body else "GET", path, body, headers)
+        response = connection.getresponse()
+        return response.status, response.read()

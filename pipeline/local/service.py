@@ -3,7 +3,6 @@
 import json
 import time
 from dataclasses import dataclass
-from http.client import HTTPConnection
 from pathlib import Path
 
 from contracts.atomic_files import write_text_atomically
@@ -12,7 +11,6 @@ from contracts.file_systems import alone_in
 from contracts.input_files import read_object
 from contracts.other_programs import remove_folder
 from contracts.paths import JobPaths
-from contracts.ports import LOOPBACK
 from contracts.spelling import did_you_mean
 from contracts.steps import ARCHIVED_MODEL, PAYLOAD_ARCHIVE, PAYLOAD_CHECK, PYTORCH_TRAINING
 from pipeline.answers import Sample, read_samples, require_answers
@@ -22,7 +20,7 @@ from pipeline.local.cache import StepDirectory
 from pipeline.local.process import StepFailed
 from pipeline.local.registry import PACKAGE_FILE, LocalRegistry, RegisteredModel
 from pipeline.local.run import STATE
-from pipeline.local.server import serving
+from pipeline.local.server import ask, serving
 from pipeline.plan import make_plan
 from pipeline.progress import Progress, StepState
 from pipeline.versions import DECISIONS, no_version, table
@@ -180,13 +178,8 @@ class LocalService:
 
 
 def _answer(port: int, sample: Sample) -> str:
-    connection = HTTPConnection(LOOPBACK, port, timeout=_ANSWER_SECONDS)
-    try:
-        headers = {"Content-Type": sample.content_type, "Accept": sample.accept}
-        connection.request("POST", "/invocations", sample.body, headers)
-        return connection.getresponse().read().decode()
-    finally:
-        connection.close()
+    media = {"content_type": sample.content_type, "accept": sample.accept}
+    return ask(port, "/invocations", sample.body, **media, seconds=_ANSWER_SECONDS)[1].decode()
 
 
 def _is_locked(root: Path) -> bool:

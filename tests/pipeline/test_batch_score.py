@@ -62,7 +62,7 @@ def scored(package, folder, files, variables=None, **section):
 
 def payloads(folder, text, size, most=None):
     (folder / "file").write_text(text)
-    return [(each.first, each.lines) for each in read_payloads(folder / "file", size, most=most)]
+    return list(read_payloads(folder / "file", size, most=most))
 
 
 @pytest.mark.parametrize(
@@ -79,22 +79,22 @@ def test_a_payload_has_whole_lines_up_to_its_size(tmp_path, size, most, expected
 
 def test_a_blank_line_is_a_record_of_one_column(tmp_path):
     (tmp_path / "file").write_text("a\n\nb\n")
-    (payload,) = read_payloads(tmp_path / "file", 100, most=None, blank=True)
-    assert payload.lines == [b"a", b"", b"b"]
+    ((_, records),) = read_payloads(tmp_path / "file", 100, most=None, blank=True)
+    assert records == [b"a", b"", b"b"]
 
 
 def test_a_carriage_return_does_not_end_a_record(tmp_path):
     (tmp_path / "file").write_bytes(b'"a\rb",1\r\n \r\nc\r\r\n')
-    (payload,) = read_payloads(tmp_path / "file", 100, most=None)
-    assert payload.lines == [b'"a\rb",1', b"c\r"]
+    ((_, records),) = read_payloads(tmp_path / "file", 100, most=None)
+    assert records == [b'"a\rb",1', b"c\r"]
 
 
 def test_a_byte_order_mark_is_no_part_of_a_record(tmp_path):
     (tmp_path / "file").write_text('{"a": "\ufeff"}\n\ufeff\n', encoding="utf-8-sig")
-    (payload,) = read_payloads(tmp_path / "file", 100, most=None)
+    ((_, records),) = read_payloads(tmp_path / "file", 100, most=None)
     filters = Filters.of(BatchScore(input_filter="$.a"))
-    assert filters.request_line(payload.lines[0]) == '"\ufeff"'.encode()
-    assert payload.lines[1] == "\ufeff".encode(), "only the file's first characters are a mark"
+    assert filters.request_line(records[0]) == '"\ufeff"'.encode()
+    assert records[1] == "\ufeff".encode(), "only the file's first characters are a mark"
 
 
 def test_a_record_beyond_a_payload_is_named(tmp_path):
