@@ -50,6 +50,7 @@ def _check_labels(labels: dict[str, Any]) -> dict[str, Any]:
     return labels
 
 
+NOT_LOOKED_UP = "not-looked-up"  # the default of what `start` looks up for an execution
 Names = Annotated[tuple[str, ...], BeforeValidator(_listed)]
 Fractions = Annotated[tuple[Annotated[float, Field(gt=0, le=1)], ...], BeforeValidator(_listed)]
 JsonObject = Annotated[dict[str, Json], BeforeValidator(parsed)]
@@ -104,10 +105,19 @@ class StepSettings(StrictModel):
         }
 
 
-class ProcessingSettings(StepSettings):
-    """Environment of every processing step."""
+def _check_looked_up(key: str) -> str:
+    if key == NOT_LOOKED_UP:
+        cause = "this execution was started without the key of its data, so the step cache cannot notice new data"
+        raise ValueError(f"{cause}. Start it with python -m pipeline start, or set the parameter STEPDataKey")
+    return key
 
-    data_key: str | None = Field(None, description="Identifies the input data, for SageMaker's step cache only.")
+
+class ProcessingSettings(StepSettings):
+    """Environment of every step on AWS that reads data from outside the pipeline."""
+
+    data_key: Annotated[str, AfterValidator(_check_looked_up)] | None = Field(
+        None, description="Identifies the input data, for SageMaker's step cache only: another text for other data."
+    )
 
 
 def _text(value: Any) -> str:

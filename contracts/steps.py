@@ -11,6 +11,7 @@ from contracts.paths import SETTINGS_FILE
 from contracts.paths import SPLITS as TRAINING_SPLITS
 from contracts.serving import MEDIA_TYPES, REQUEST_TYPES, RecordSettings, ServingSettings
 from contracts.step_contract import (
+    NOT_LOOKED_UP,
     JsonObject,
     Labels,
     Names,
@@ -32,7 +33,7 @@ PAYLOAD_ARCHIVE, PAYLOAD_CHECK = "payload.tar.gz", "payload_check.json"
 # In evaluation.json: what a registered version is described by, as texts.
 VERSION, VERSION_FACTS = "version", ("metric_value", "metric_interval_95", "measured_on", "training_rows", "commit")
 # The registered model that must be beaten: its package, or a file with one of these names in the place of a package.
-CHAMPION, NO_CHAMPION, NOT_LOOKED_UP = "champion", "no-champion", "not-looked-up"
+CHAMPION, NO_CHAMPION = "champion", "no-champion"
 SIGNATURE, TABLE_METADATA, DATA_PROFILE_TEXT = "signature.json", "metadata.json", "data_profile.txt"
 EVALUATION, METRICS_REPORT, METRICS_SUMMARY = "evaluation.json", "metrics_report.json", "metrics_summary.txt"
 MONITOR_REPORT, VIOLATIONS, MONITOR_HISTORY = "monitor_report.html", "violations.json", "history.jsonl"

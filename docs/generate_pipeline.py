@@ -24,6 +24,7 @@ from pipeline.config_aws import (
     Serverless,
     Spot,
     Training,
+    Triggers,
 )
 from pipeline.graph import AFTER_CONDITION, CONDITION, EDGES, FAIL, OPTIONAL, ORDER, outside_inputs
 
@@ -48,6 +49,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "aws.deploy.real_time": RealTime,
     "aws.deploy.serverless": Serverless,
     "aws.deploy.asynchronous": Asynchronous,
+    "aws.triggers": Triggers,
     "aws.notifications": Notifications,
     "aws.retries": Retries,
 }

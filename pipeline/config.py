@@ -286,6 +286,12 @@ class PipelineConfig(Section):
     mlflow: Mlflow | None = Field(default=None, description="Send the results to an MLflow server. Default: none.")
     aws: Aws | None = Field(default=None, description="The pipeline on AWS.")
 
+    @model_validator(mode="after")
+    def _deploys_once(self) -> Self:
+        if self.deploys_itself and self.aws and self.aws.triggers and self.aws.triggers.approved:
+            raise ValueError("aws.triggers.approved and registration.approval: Approved would both deploy a version")
+        return self
+
     @property
     def group(self) -> str:
         """The model package group."""

@@ -6,7 +6,17 @@ from pydantic import Field, model_validator
 
 from contracts.steps import PYTORCH_TRAINING
 from contracts.value_types import Rows
-from pipeline.config_types import CacheAge, Image, KeyPrefix, Name, S3Folder, Section, TagKey, in_directory_bucket
+from pipeline.config_types import (
+    CacheAge,
+    Image,
+    KeyPrefix,
+    Name,
+    S3Folder,
+    Schedule,
+    Section,
+    TagKey,
+    in_directory_bucket,
+)
 
 # The service's quotas of a job's duration in s, which botocore's model lacks.
 LONGEST_TRAINING = 2_419_200
@@ -223,7 +233,7 @@ class Deploy(Section):
         return self
 
 
-Event = Literal["failed", "approval", "deployed", "violated"]
+Event = Literal["failed", "approval", "deployed", "violated", "untriggered"]
 
 
 class Notifications(Section):
@@ -233,7 +243,8 @@ class Notifications(Section):
         default=None,
         min_length=1,
         description="failed: an execution; approval: a version waits for it; deployed: the endpoint is in service; "
-        "violated: a run of the monitor failed. Default: those of the sections that there are.",
+        "violated: a run of the monitor failed; untriggered: a command of aws.triggers failed. Default: those of the "
+        "sections that there are.",
     )
     topic: str | None = Field(
         default=None,
@@ -246,6 +257,22 @@ class Notifications(Section):
         if self.topic is not None and self.email is not None:
             raise ValueError("email is for the topic of the stack: subscribe it to topic yourself")
         return self
+
+
+class Triggers(Section):
+    """What starts executions and deployments without a person, by rules of the stack (docs/operate.md)."""
+
+    new_data: str | None = Field(
+        default=None,
+        min_length=1,
+        description="Name, or end of the name, of an object that completes new data below aws.inputs.input_data, such "
+        "as _SUCCESS: each one starts an execution.",
+    )
+    schedule: Schedule | None = Field(
+        default=None, description="When executions start: an expression of EventBridge Scheduler."
+    )
+    time_zone: str = Field(default="UTC", description="Time zone of the schedule.")
+    approved: bool = Field(default=False, description="Deploy each version that is approved.")
 
 
 class Aws(Section):
@@ -266,6 +293,7 @@ class Aws(Section):
     training: Training = Field(default=Training(), description="The training job.")
     spot: Spot = Field(default=Spot(), description="Spot training.")
     deploy: Deploy | None = Field(default=None, description="Host the new model on an endpoint. Default: no endpoint.")
+    triggers: Triggers | None = Field(default=None, description="Start without a person. Default: none.")
     notifications: Notifications | None = Field(default=None, description="Messages on an SNS topic. Default: none.")
     retries: Retries = Field(default=Retries(), description="Retries of each step.")
     cache_expires: CacheAge | None = Field(
@@ -304,4 +332,15 @@ class Aws(Section):
             raise ValueError("training.keep_alive_seconds and spot.enabled exclude each other: SageMaker keeps no pool")
         if in_directory_bucket(f"s3://{self.bucket}"):
             raise ValueError(f"bucket {self.bucket!r} is a directory bucket; only inputs can be in one")
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_triggered(self) -> Self:
+        if self.triggers is None:
+            return self
+        table = self.inputs.get("input_data")
+        if self.triggers.new_data is not None and (table is None or in_directory_bucket(table)):
+            raise ValueError("triggers.new_data needs inputs.input_data, in a bucket that is not a directory bucket")
+        if self.triggers.approved and self.deploy is None:
+            raise ValueError("triggers.approved needs deploy: it deploys the version")
         return self

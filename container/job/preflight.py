@@ -1,6 +1,7 @@
 """Check the hyperparameters before data is prepared: errors first, then warnings and advice."""
 
 import logging
+import os
 from collections.abc import Callable
 from functools import partial
 
@@ -17,6 +18,7 @@ from contracts.model_classes import FROM_SCRATCH
 from contracts.paths import JobPaths
 from contracts.presets import DataFacts
 from contracts.spelling import counted
+from contracts.step_contract import ProcessingSettings
 from contracts.unused_settings import unused_settings
 
 logger = logging.getLogger(__name__)
@@ -109,6 +111,7 @@ def check_before_preparing(paths: JobPaths, hp: Hyperparameters, *, hosts: int, 
     Raises:
         ContractError: the job cannot run with these settings on these processes.
     """
+    ProcessingSettings.from_environment(os.environ)
     _check_threads(hp, per_host=per_host)
     degrees = check_settings(paths, hp, hosts=hosts, per_host=per_host)
     for line in describe_hyperparameters(hp):

@@ -38,9 +38,11 @@ from pipeline.aws.parameters import (
     ParameterSpec,
     data_key_parameter,
     instance_count_parameter,
+    keyed_inputs,
 )
 from pipeline.aws.resolve import aws_plan, marker_folder, monitor_plan, monitored_inputs
 from pipeline.aws.session import aws_session
+from pipeline.aws.triggers import archive, archive_uri
 from pipeline.aws.versions import packages
 from pipeline.checks import check_encoders_without_network
 from pipeline.config import PipelineConfig
@@ -80,6 +82,8 @@ def upsert(config: PipelineConfig, *, replace: bool = False) -> str:
         check_bucket("aws.deploy.asynchronous.output", answers, aws.region, s3)
     check_estimate(resolved)
     arns = [_write(plan, definition, sagemaker, s3) for plan, definition in zip(plans, definitions)]
+    if aws.triggers is not None:
+        write_object(aws, s3, uri=archive_uri(resolved), content=archive(resolved))
     return "\n".join(arns)
 
 
@@ -149,13 +153,13 @@ def start(config: PipelineConfig, overrides: Mapping[str, str]) -> str:
     _require_upserted(resolved, client)
     if CHAMPION_INPUT in specs and CHAMPION_INPUT not in values:
         values[CHAMPION_INPUT] = champion(config, client) or marker_folder(resolved, NO_CHAMPION)
-    data = {**input_data(aws, values, s3), CHAMPION: [str(values.get(CHAMPION_INPUT))]}
+    data = input_data(aws, values, s3)
     for step in plan.steps:
         if (parameter := data_key_parameter(step.contract.name)) in specs:
-            tags = sorted(each for name in step.outside for each in data[name])
+            tags = sorted(each for name in keyed_inputs(step) for each in data[name])
             values.setdefault(parameter, hashlib.sha256("\n".join(tags).encode()).hexdigest()[:16])
     changed = {name: value for name, value in values.items() if _read(value) != _read(specs[name].default)}
-    values.setdefault(CHECKPOINT_KEY, resolved.checkpoint_key(changed, data=data))
+    values.setdefault(CHECKPOINT_KEY, resolved.checkpoint_key(changed))
     response = client.start_pipeline_execution(
         PipelineName=config.name,
         PipelineParameters=[{"Name": name, "Value": str(value)} for name, value in sorted(values.items())],

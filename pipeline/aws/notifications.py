@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from contracts.errors import ContractError
-from pipeline.aws.permissions import Account
+from pipeline.aws.permissions import Account, policy
 from pipeline.aws.serving import endpoint_name
 
 _EXECUTION = "SageMaker Model Building Pipeline Execution Status Change"
 _PUBLISHER = "events.amazonaws.com"
+_SECTIONS = {"deployed": "aws.deploy", "untriggered": "aws.triggers", "violated": "monitor"}  # that events need
 
 
 def notifications(account: Account) -> dict[str, dict[str, Any]]:
@@ -25,7 +26,7 @@ def notifications(account: Account) -> dict[str, dict[str, Any]]:
         if event not in patterns:
             raise ContractError(
                 f"aws.notifications.events: {event} needs a section that the configuration does not have",
-                f"Use some of: {', '.join(patterns)}; or add {'monitor' if event == 'violated' else 'aws.deploy'}.",
+                f"Use some of: {', '.join(patterns)}; or add {_SECTIONS[event]}.",
             )
     topic = section.topic or {"Ref": "Topic"}
     made = {} if section.topic else _topic(account, email=section.email)
@@ -59,6 +60,10 @@ def _patterns(account: Account) -> dict[str, Mapping[str, Any]]:
     if deploy is not None:
         served = {"EndpointName": [endpoint_name(config, deploy)], "EndpointStatus": ["IN_SERVICE", "InService"]}
         patterns["deployed"] = {"detail-type": ["SageMaker Endpoint State Change"], "detail": served}
+    if account.aws.triggers is not None:
+        ended = {"project-name": [account.build_project], "build-status": ["FAILED", "FAULT", "STOPPED", "TIMED_OUT"]}
+        kind = {"source": ["aws.codebuild"], "detail-type": ["CodeBuild Build State Change"]}
+        patterns["untriggered"] = {**kind, "detail": ended}
     if config.monitor is not None:
         patterns["violated"] = failed(f"{config.name}-monitor")
     return patterns
@@ -68,12 +73,11 @@ def _topic(account: Account, *, email: str | None) -> dict[str, dict[str, Any]]:
     subscriptions = {"Subscription": [{"Protocol": "email", "Endpoint": email}]} if email else {}
     # EventBridge supports no conditions in policies of SNS topics.
     allowed = {"Principal": {"Service": _PUBLISHER}, "Action": "sns:Publish", "Resource": {"Ref": "Topic"}}
-    document = {"Version": "2012-10-17", "Statement": [{"Effect": "Allow", **allowed}]}
     name = f"{account.config.name}-events"
     return {
         "Topic": {"Type": "AWS::SNS::Topic", "Properties": {"TopicName": name, **subscriptions}},
         "TopicPolicy": {
             "Type": "AWS::SNS::TopicPolicy",
-            "Properties": {"Topics": [{"Ref": "Topic"}], "PolicyDocument": document},
+            "Properties": {"Topics": [{"Ref": "Topic"}], "PolicyDocument": policy([{"Effect": "Allow", **allowed}])},
         },
     }

@@ -1,17 +1,17 @@
 """A configuration for AWS with everything that follows from it, and the pipeline's parameters with their defaults."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, get_args
 
 from contracts.fingerprint import Fingerprint
-from contracts.steps import MONITOR, PYTORCH_TRAINING
+from contracts.steps import CHAMPION, MONITOR, NOT_LOOKED_UP, PYTORCH_TRAINING
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Aws, Machine
 from pipeline.config_types import Approval
 from pipeline.graph import SEVERAL_INSTANCES, upstream
-from pipeline.plan import Plan
+from pipeline.plan import Plan, StepPlan
 
 HYPERPARAMETER_PREFIX = "Hp_"
 INPUT_PREFIX = "Input_"
@@ -57,6 +57,11 @@ def data_key_parameter(step: str) -> str:
     return f"{step}DataKey"
 
 
+def keyed_inputs(step: StepPlan) -> list[str]:
+    """Return the outside inputs whose data may change below the same URI; that of a registered model does not."""
+    return [name for name in step.outside if name != CHAMPION]
+
+
 @dataclass(frozen=True)
 class AwsPlan:
     """A configuration for AWS, checked as a whole."""
@@ -90,15 +95,14 @@ class AwsPlan:
         """Every parameter by name, in a fixed order."""
         return _specs(self)
 
-    def checkpoint_key(self, overrides: Mapping[str, object], *, data: Mapping[str, Sequence[str]]) -> str:
-        """Return the name of a training's checkpoint folder, a digest of its settings, image and data.
+    def checkpoint_key(self, overrides: Mapping[str, object]) -> str:
+        """Return the part of the name of a training's checkpoint folder that is a digest of its settings and image.
 
         The folder is part of the step cache's key, so it must not change with each execution. A training refuses the
-        checkpoints of another training, so the folder must change with settings, image and data.
+        checkpoints of another training, so the folder must change with settings, image and data, whose keys follow.
 
         Args:
             overrides: parameters given to an execution.
-            data: identifies each input's data in addition to its URI, e.g. by entity tags.
         """
         trained_from = [self.plan.step(contract) for contract in upstream(PYTORCH_TRAINING)]
         inputs = [name for step in trained_from for name in step.outside]
@@ -118,7 +122,6 @@ class AwsPlan:
                 for name, value in sorted(overrides.items())
                 if name.startswith(HYPERPARAMETER_PREFIX) or name.removeprefix(INPUT_PREFIX) in inputs
             },
-            "data": sorted(tag for name in inputs for tag in data.get(name, ())),
         }
         return Fingerprint.of(parts).digest(16)
 
@@ -144,12 +147,10 @@ def _specs(resolved: AwsPlan) -> dict[str, ParameterSpec]:
         for logical, uri in step.outside.items():
             about = f"S3 URI: {step.contract.input(logical).about}"
             add(f"{INPUT_PREFIX}{logical}", uri, about, key=f"aws.inputs.{logical}")
-        # The step cache compares only the URIs of inputs. A training has its checkpoint folder for the same purpose.
-        if step.contract is MONITOR:  # which is not cached
-            continue
-        if step.outside and (step.contract.kind == "processing" or (plan.tuner and step.contract.kind == "training")):
+        # The step cache compares only the URIs of inputs. Monitoring and a transform are not cached.
+        if keyed_inputs(step) and step.contract is not MONITOR and step.contract.kind != "transform":
             about = f"Digest of the data under the inputs of {name}, which `start` computes."
-            add(data_key_parameter(name), "not-looked-up", about)
+            add(data_key_parameter(name), NOT_LOOKED_UP, about)
     if not plan.watches:
         _add_of_training(resolved, add)
     return specs
@@ -165,7 +166,7 @@ def _add_of_training(resolved: AwsPlan, add: Callable[..., None]) -> None:
         about = "Approval status of a new package."
         add(APPROVAL, config.registration.approval, about, key="registration.approval", choices=get_args(Approval))
     about = "Folder of the checkpoints, one for each training, so that a job resumes only from its own checkpoints."
-    add(CHECKPOINT_KEY, resolved.checkpoint_key({}, data={}), about)
+    add(CHECKPOINT_KEY, resolved.checkpoint_key({}), about)
     for name, value in plan.step(PYTORCH_TRAINING).sent(plan.hyperparameters).items():
         if value and name not in plan.from_sections:
             add(f"{HYPERPARAMETER_PREFIX}{name}", value, f"Hyperparameter {name}.", key=f"hyperparameters.{name}")

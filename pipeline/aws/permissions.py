@@ -14,10 +14,19 @@ from pipeline.config_aws import Aws
 from pipeline.config_types import bucket_of, in_directory_bucket
 
 ROLE, SCHEDULE_ROLE = "the role", "the role of the schedule"
+TRIGGERS, BUILDS = "the role of the triggers", "the role of the builds"
+ROLES = (ROLE, SCHEDULE_ROLE, TRIGGERS, BUILDS)
 PUSH, UPLOAD = "docker push", "aws s3 sync"  # who sends the image, and the inputs
 _SAGEMAKER, _SCHEDULER = "sagemaker.amazonaws.com", "scheduler.amazonaws.com"
 _DEPLOY, _SCALING, _ASYNCHRONOUS = "aws.deploy", "aws.deploy.scaling", "aws.deploy.asynchronous"
-_MONITOR, _BATCH, _BEAT, _TUNER = "monitor", "batch_score", "condition.beat", "tuning.engine: sagemaker"
+_TRIGGERS, _MONITOR, _BATCH, _BEAT, _TUNER = (
+    "aws.triggers",
+    "monitor",
+    "batch_score",
+    "condition.beat",
+    "tuning.engine: sagemaker",
+)
+_ITSELF = "aws.deploy and registration.approval: Approved"
 _SUBNETS, _SERVER, _APP = "aws.subnets", "a tracking server on SageMaker", "an MLflow App"
 
 
@@ -41,6 +50,11 @@ class Account:
     @property
     def aws(self) -> Aws:
         return self.resolved.aws
+
+    @property
+    def build_project(self) -> str:
+        """The name of the project of CodeBuild that runs the commands of the triggers."""
+        return f"{self.config.name}-triggers"
 
     @property
     def number(self) -> str:
@@ -136,6 +150,10 @@ RESOURCES: dict[str, Callable[[Account], list[Any]]] = {
     "the executions": lambda account: account.named("pipeline", f"{account.config.name}/execution/*"),
     "the schedule": lambda account: [account.arn("scheduler", f"schedule/default/{account.config.name}-monitor")],
     "the alarm": lambda account: [account.arn("cloudwatch", f"alarm:{account.config.name}-monitor")],
+    "the build project": lambda account: [account.arn("codebuild", f"project/{account.build_project}")],
+    "the log of the builds": lambda account: [
+        account.arn("logs", f"log-group:/aws/codebuild/{account.build_project}:*")
+    ],
     "all resources": lambda _: ["*"],
 }
 _KINDS = {  # resources of SageMaker whose names nobody knows before
@@ -147,6 +165,7 @@ _KINDS = {  # resources of SageMaker whose names nobody knows before
     "endpoint configurations": "endpoint-config",
 }
 CONDITIONS: dict[str, Callable[[AwsPlan], Any]] = {  # that are not a section of the configuration
+    _ITSELF: lambda resolved: resolved.config.deploys_itself,
     _BEAT: lambda resolved: resolved.config.condition.beat != "nothing",
     _TUNER: lambda resolved: resolved.plan.tuner,
     _SERVER: lambda resolved: any(":mlflow-tracking-server/" in arn for arn in _server(Account(resolved, None))),
@@ -164,7 +183,7 @@ class Permission:
         of: a command, whose caller needs them, or a role.
         actions: of one service: "s3:GetObject PutObject".
         on: the resources, as RESOURCES and _KINDS name them, or objects below BUCKET/PREFIX/.
-        when: the sections of the configuration with which they are needed, or one of CONDITIONS; empty: always.
+        when: the section of the configuration with which they are needed, or one of CONDITIONS; empty: always.
         passed_to: the service to which iam:PassRole passes a role.
     """
 
@@ -184,7 +203,7 @@ class Permission:
         """Return whether the configuration has the section."""
         if self.when in CONDITIONS:
             return bool(CONDITIONS[self.when](resolved))
-        return not self.when or any(_section(resolved.config, path) for path in self.when.split(" or "))
+        return not self.when or bool(_section(resolved.config, self.when))
 
 
 def resources_of(account: Account, on: str) -> list[Any]:
@@ -269,12 +288,13 @@ _TABLE: tuple[tuple[str, ...], ...] = (
     (ROLE, "sagemaker:ListTrainingJobsForHyperParameterTuningJob", "tuning jobs", _TUNER),
     (ROLE, "sagemaker:CreateModelPackage DescribeModelPackage", _PACKAGES),
     (ROLE, "sagemaker:CreateModelPackageGroup DescribeModelPackageGroup AddTags", "the group"),
-    (ROLE, "sagemaker:CreateModel DescribeModel AddTags", "models", f"{_BATCH} or {_DEPLOY}"),
+    (ROLE, "sagemaker:CreateModel DescribeModel AddTags", "models", _BATCH),
+    (ROLE, "sagemaker:CreateModel DescribeModel AddTags", "models", _ITSELF),
     (ROLE, f"sagemaker:{_JOBS.format('TransformJob')}", "transform jobs", _BATCH),
-    (ROLE, "sagemaker:CreateEndpointConfig DescribeEndpointConfig AddTags", _CONFIGS, _DEPLOY),
-    (ROLE, "sagemaker:CreateEndpoint UpdateEndpoint", _CONFIGS, _DEPLOY),
-    (ROLE, "sagemaker:CreateEndpoint UpdateEndpoint DescribeEndpoint AddTags", "the endpoint", _DEPLOY),
-    (ROLE, "cloudwatch:DescribeAlarms", _ANY, _DEPLOY),
+    (ROLE, "sagemaker:CreateEndpointConfig DescribeEndpointConfig AddTags", _CONFIGS, _ITSELF),
+    (ROLE, "sagemaker:CreateEndpoint UpdateEndpoint", _CONFIGS, _ITSELF),
+    (ROLE, "sagemaker:CreateEndpoint UpdateEndpoint DescribeEndpoint AddTags", "the endpoint", _ITSELF),
+    (ROLE, "cloudwatch:DescribeAlarms", _ANY, _ITSELF),
     (ROLE, "iam:PassRole", "the role", "", _SAGEMAKER),
     (ROLE, "s3:GetObject", "the objects of the inputs"),
     (ROLE, "s3express:CreateSession", "the directory buckets"),
@@ -291,6 +311,9 @@ _TABLE: tuple[tuple[str, ...], ...] = (
     (ROLE, "ec2:DeleteNetworkInterface DeleteNetworkInterfacePermission DescribeNetworkInterfaces", _ANY, _SUBNETS),
     (ROLE, "ec2:DescribeDhcpOptions DescribeSecurityGroups DescribeSubnets DescribeVpcs", _ANY, _SUBNETS),
     (SCHEDULE_ROLE, "sagemaker:StartPipelineExecution", "the pipeline", _MONITOR),
+    (TRIGGERS, "codebuild:StartBuild", "the build project", _TRIGGERS),
+    (BUILDS, "logs:CreateLogStream PutLogEvents", "the log of the builds", _TRIGGERS),
+    (BUILDS, "s3:GetObject GetObjectVersion", "BUCKET/PREFIX/NAME/settings/*", _TRIGGERS),
 )
 
 
@@ -322,3 +345,18 @@ def statements(account: Account, of: Iterable[str]) -> list[dict[str, Any]]:
         for (on, passed_to), actions in merged.items()
         if (resources := resources_of(account, on))
     ]
+
+
+def policy(statement: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the document of a policy."""
+    return {"Version": "2012-10-17", "Statement": statement}
+
+
+def role(*services: str, statements: list[dict[str, Any]], **properties: Any) -> dict[str, Any]:
+    """Return a role that services assume, for the stack."""
+    trusted = {"Effect": "Allow", "Principal": {"Service": list(services)}, "Action": "sts:AssumeRole"}
+    granted = [{"PolicyName": "jobs", "PolicyDocument": policy(statements)}]
+    return {
+        "Type": "AWS::IAM::Role",
+        "Properties": {**properties, "AssumeRolePolicyDocument": policy([trusted]), "Policies": granted},
+    }

@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from contracts.errors import ContractError
-from pipeline.aws.permissions import Account
+from pipeline.aws.permissions import Account, policy
 
 _NUMBER = re.compile(r"\d{12}")
 
@@ -51,12 +51,11 @@ def shared_group(account: Account) -> dict[str, Any]:
         *shared(account, of_versions, account.named("model-package", f"{name}/*")),
         *shared(account, "sagemaker:DescribeModelPackageGroup", account.named("model-package-group", name)),
     ]
-    document = {"Version": "2012-10-17", "Statement": statements}
     return {
         "Group": {
             "Type": "AWS::SageMaker::ModelPackageGroup",
             "DeletionPolicy": "Retain",
             "UpdateReplacePolicy": "Retain",
-            "Properties": {"ModelPackageGroupName": name, "ModelPackageGroupPolicy": document},
+            "Properties": {"ModelPackageGroupName": name, "ModelPackageGroupPolicy": policy(statements)},
         }
     }

@@ -11,11 +11,24 @@ from pipeline.aws.feasibility import check_places
 from pipeline.aws.jobs import EXECUTIONS, MODELS
 from pipeline.aws.notifications import notifications
 from pipeline.aws.parameters import AwsPlan
-from pipeline.aws.permissions import OPERATING, PERMISSIONS, ROLE, SCHEDULE_ROLE, Account, repository_arn, statements
+from pipeline.aws.permissions import (
+    OPERATING,
+    PERMISSIONS,
+    ROLE,
+    ROLES,
+    SCHEDULE_ROLE,
+    Account,
+    policy,
+    repository_arn,
+    role,
+    statements,
+)
 from pipeline.aws.resolve import aws_plan
 from pipeline.aws.serving import endpoint_name
 from pipeline.aws.share import check_shared, shared, shared_group
+from pipeline.aws.triggers import TABLE, triggers
 from pipeline.config import PipelineConfig
+from pipeline.config_types import bucket_of
 
 _KEPT_DAYS = 30  # versions that were replaced or deleted
 _UPLOAD_DAYS = 7  # uploads that were not completed
@@ -82,8 +95,9 @@ def _resources(resolved: AwsPlan, share_with: tuple[str, ...]) -> dict[str, dict
         **_bucket(account),
         **_repository(account),
         **_identities(account),
-        **_log_groups(resolved),
+        **_log_groups(account),
         **notifications(account),
+        **triggers(account),
         **shared_group(account),
     }
 
@@ -110,7 +124,7 @@ def _key(account: Account) -> dict[str, dict[str, Any]]:
             "KMS::Key",
             Description=f"Encrypts what the pipeline {account.config.name} writes.",
             EnableKeyRotation=True,
-            KeyPolicy=_policy([statement, *shared(account, "kms:CreateGrant Decrypt DescribeKey", "*")]),
+            KeyPolicy=policy([statement, *shared(account, "kms:CreateGrant Decrypt DescribeKey", "*")]),
         ),
         "KeyAlias": {
             "Type": "AWS::KMS::Alias",
@@ -156,12 +170,21 @@ def _bucket(account: Account) -> dict[str, dict[str, Any]]:
             OwnershipControls={"Rules": [{"ObjectOwnership": "BucketOwnerEnforced"}]},
             PublicAccessBlockConfiguration=dict.fromkeys(blocked, True),
             VersioningConfiguration={"Status": "Enabled"},
+            **_events(account),
         ),
         "BucketPolicy": {
             "Type": "AWS::S3::BucketPolicy",
-            "Properties": {"Bucket": {"Ref": "Bucket"}, "PolicyDocument": _policy([plain, *packages])},
+            "Properties": {"Bucket": {"Ref": "Bucket"}, "PolicyDocument": policy([plain, *packages])},
         },
     }
+
+
+def _events(account: Account) -> dict[str, Any]:
+    """Return the setting with which the bucket sends its events to EventBridge, if a trigger needs them."""
+    section, table = account.aws.triggers, account.aws.inputs.get(TABLE, "")
+    if section is None or section.new_data is None or bucket_of(table) != account.aws.bucket:
+        return {}
+    return {"NotificationConfiguration": {"EventBridgeConfiguration": {"EventBridgeEnabled": True}}}
 
 
 def expiration_days(cache_expires: str | None) -> int:
@@ -183,7 +206,7 @@ def _repository(account: Account) -> dict[str, dict[str, Any]]:
             RepositoryName=image.partition("@")[0].partition("/")[2],
             ImageScanningConfiguration={"ScanOnPush": True},
             ImageTagMutability="IMMUTABLE",
-            **({"RepositoryPolicyText": _policy(pull)} if pull else {}),
+            **({"RepositoryPolicyText": policy(pull)} if pull else {}),
         )
     }
 
@@ -194,46 +217,44 @@ def _identities(account: Account) -> dict[str, dict[str, Any]]:
     monitor = account.config.monitor
     schedules = monitor is not None and monitor.schedule_role in (None, account.aws.role)
     services = ["sagemaker.amazonaws.com", *(["scheduler.amazonaws.com"] if schedules else [])]
-    trusted = {"Effect": "Allow", "Principal": {"Service": services}, "Action": "sts:AssumeRole"}
     roles = [ROLE, *([SCHEDULE_ROLE] if schedules else [])]
-    of_callers = {permission.of for permission in PERMISSIONS} - {ROLE, SCHEDULE_ROLE, *OPERATING}
+    of_callers = {permission.of for permission in PERMISSIONS} - {*ROLES, *OPERATING}
     return {
-        "Role": {
-            "Type": "AWS::IAM::Role",
-            "Properties": {
-                "RoleName": name,
-                **({"Path": f"/{path}/"} if path else {}),
-                "AssumeRolePolicyDocument": _policy([trusted]),
-                "Policies": [{"PolicyName": "jobs", "PolicyDocument": _policy(statements(account, roles))}],
-            },
-        },
+        "Role": role(
+            *services,
+            statements=statements(account, roles),
+            RoleName=name,
+            **({"Path": f"/{path}/"} if path else {}),
+        ),
         "CallerPolicy": {
             "Type": "AWS::IAM::ManagedPolicy",
             "Properties": {
                 "Description": "For the people and the services that call python -m pipeline and push the image.",
-                "PolicyDocument": _policy(statements(account, of_callers)),
+                "PolicyDocument": policy(statements(account, of_callers)),
             },
         },
         "OperatorPolicy": {
             "Type": "AWS::IAM::ManagedPolicy",
             "Properties": {
                 "Description": f"For those who call python -m pipeline {', '.join(OPERATING)}.",
-                "PolicyDocument": _policy(statements(account, OPERATING)),
+                "PolicyDocument": policy(statements(account, OPERATING)),
             },
         },
     }
 
 
-def _log_groups(resolved: AwsPlan) -> dict[str, dict[str, Any]]:
+def _log_groups(account: Account) -> dict[str, dict[str, Any]]:
     def group(name: str, **options: str) -> dict[str, Any]:
-        properties = {"LogGroupName": f"/aws/sagemaker/{name}", "RetentionInDays": {"Ref": _RETENTION}}
+        properties = {"LogGroupName": f"/aws/{name}", "RetentionInDays": {"Ref": _RETENTION}}
         return {**_kept("Logs::LogGroup", **properties), **options}
 
-    kinds = {step.contract.kind for step in resolved.plan.steps}
+    kinds = {step.contract.kind for step in account.resolved.plan.steps}
     jobs = ["ProcessingJobs", "TrainingJobs", *(["TransformJobs"] if "transform" in kinds else [])]
-    groups = {f"{name}Logs": group(name, Condition=_JOB_LOGS) for name in jobs}
-    if resolved.aws.deploy is not None:
-        groups["EndpointLogs"] = group(f"Endpoints/{endpoint_name(resolved.config, resolved.aws.deploy)}")
+    groups = {f"{name}Logs": group(f"sagemaker/{name}", Condition=_JOB_LOGS) for name in jobs}
+    if account.aws.deploy is not None:
+        groups["EndpointLogs"] = group(f"sagemaker/Endpoints/{endpoint_name(account.config, account.aws.deploy)}")
+    if account.aws.triggers is not None:
+        groups["BuildLogs"] = group(f"codebuild/{account.build_project}")
     return groups
 
 
@@ -241,7 +262,3 @@ def _kept(kind: str, **properties: Any) -> dict[str, Any]:
     """Return a resource that stays when the stack is deleted: it has data."""
     kept = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
     return {"Type": f"AWS::{kind}", **kept, "Properties": properties}
-
-
-def _policy(statement: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"Version": "2012-10-17", "Statement": statement}

@@ -25,7 +25,8 @@ from pipeline.aws.jobs import (
     step,
     volume_key,
 )
-from pipeline.aws.parameters import CHECKPOINT_KEY, HYPERPARAMETER_PREFIX
+from pipeline.aws.parameters import CHECKPOINT_KEY, HYPERPARAMETER_PREFIX, data_key_parameter
+from pipeline.graph import ORDER, upstream
 from pipeline.plan import StepPlan, TunerPlan
 
 INSTANCE_GROUP = "INSTANCE_GROUP"  # the variable with the group that trains; container/job/hosts/topology.py reads it
@@ -50,8 +51,11 @@ def _job(build: Build, plan: StepPlan) -> dict[str, Any]:
 
     aws, machine, group = build.aws, build.machine(plan.contract.name), build.aws.training.training_group
     wait = {"MaxWaitTimeInSeconds": aws.spot.max_wait_seconds} if aws.spot.enabled else {}
+    keys = [data_key_parameter(contract.name) for contract in ORDER if contract in upstream(PYTORCH_TRAINING)]
+    keys = [CHECKPOINT_KEY, *(name for name in keys if name in build.parameters)]
+    folder = Join(on="-", values=[build.parameters[name] for name in keys])
     checkpoints = {
-        "S3Uri": Join(on="/", values=[f"{build.home}/checkpoints", build.parameters[CHECKPOINT_KEY]]),
+        "S3Uri": Join(on="/", values=[f"{build.home}/checkpoints", folder]),
         "LocalPath": str(JobPaths(Path(DEFAULT_ROOT)).checkpoints),
     }
     sent = plan.sent(build.plan.hyperparameters)

@@ -82,3 +82,10 @@ def test_random_embeddings_that_stay_random_are_warned_of(tmp_path, caplog, trai
     check_before_preparing(paths, load_hyperparameters(paths), hosts=1, per_host=1)
     warned = "secondary_is_embeddings_trainable: is false, and the embeddings of 'events' are from_scratch"
     assert (warned in caplog.text) == (not trainable)
+
+
+def test_a_training_without_the_key_of_its_data_is_refused_before_anything_else(tmp_path, monkeypatch):
+    paths = write_job(tmp_path)
+    monkeypatch.setenv("DATA_KEY", "not-looked-up")
+    with pytest.raises(ContractError, match="DATA_KEY: .*started without the key of its data"):
+        check_before_preparing(paths, load_hyperparameters(paths), hosts=1, per_host=1)

@@ -202,9 +202,18 @@ def test_a_processing_job_has_the_paths_of_its_contract(contract, full):
 
 @pytest.mark.parametrize("contract", PROCESSING, ids=lambda step: step.name)
 def test_the_environment_of_a_step_is_read_by_its_contract(contract, full):
-    sent = filled_in(arguments(full, contract.name).get("Environment", {}), defaults(full))
+    looked_up = {name: "1" if name.endswith("DataKey") else value for name, value in defaults(full).items()}
+    sent = filled_in(arguments(full, contract.name).get("Environment", {}), looked_up)
     assert set(sent) <= set(contract.settings.variables())
     contract.settings.from_environment(sent)
+
+
+def test_an_execution_that_does_not_set_the_keys_of_its_data_is_refused(full):
+    sent = filled_in(arguments(full, DATA_LOADING.name)["Environment"], defaults(full))
+    with pytest.raises(
+        ContractError, match="DATA_KEY: 'not-looked-up' .* Start it with python -m pipeline start, or set"
+    ):
+        DATA_LOADING.settings.from_environment(sent)
 
 
 def test_training_gets_its_channels_and_no_command(full):
@@ -265,13 +274,20 @@ def test_the_key_of_the_step_cache_has_no_execution_id(full):
 
 
 def test_new_data_under_the_same_uri_misses_the_step_cache(full):
-    given = [name for name in defaults(full) if name.startswith("Input_")]
-    for contract in PROCESSING:
+    given = [name for name in defaults(full) if name.startswith("Input_") and name != "Input_champion"]
+    for contract in (*PROCESSING, PYTORCH_TRAINING):
         sent = arguments(full, contract.name)
-        from_outside = any(f"Parameters.{name}" in json.dumps(sent["ProcessingInputs"]) for name in given)
+        inputs = json.dumps(sent["InputDataConfig" if contract is PYTORCH_TRAINING else "ProcessingInputs"])
+        from_outside = any(f"Parameters.{name}" in inputs for name in given)
         key = sent.get("Environment", {}).get("DATA_KEY")
         assert key == ({"Get": f"Parameters.{contract.name}DataKey"} if from_outside else None)
     assert "Parameters.DataLoadingDataKey" in json.dumps(arguments(full, DATA_LOADING.name)["Environment"])
+
+
+def test_checkpoints_of_other_data_are_in_another_folder(full):
+    *_, folder = arguments(full, PYTORCH_TRAINING.name)["CheckpointConfig"]["S3Uri"]["Std:Join"]["Values"]
+    names = ["CheckpointKey", "DataLoadingDataKey", "PyTorchTrainingDataKey"]
+    assert folder == {"Std:Join": {"On": "-", "Values": [{"Get": f"Parameters.{name}"} for name in names]}}
 
 
 def test_a_cache_that_is_switched_off_is_off(other):

@@ -29,7 +29,7 @@ from pipeline.aws.fetch import fetch
 from pipeline.aws.guard import Traffic
 from pipeline.aws.monitor import schedule
 from pipeline.aws.operator import Operator
-from pipeline.aws.permissions import PERMISSIONS, PUSH, ROLE, SCHEDULE_ROLE, UPLOAD, Account, resources_of
+from pipeline.aws.permissions import PERMISSIONS, PUSH, ROLES, UPLOAD, Account, resources_of
 from pipeline.aws.resolve import aws_plan
 from pipeline.aws.stack import expiration_days, stack
 from pipeline.aws.versions import decide, versions_table
@@ -52,13 +52,15 @@ from testing.pipelines import (
 from testing.registrations import ANSWER, register
 from testing.sagemaker_service import Service, complete_sagemaker
 
-# moto's CloudFormation creates no policies of buckets and topics, and says so.
-pytestmark = pytest.mark.filterwarnings("ignore:Tried to parse AWS..S(3..Bucket|NS..Topic)Policy:UserWarning")
+# moto's CloudFormation creates no policies of buckets and topics, no schedules and no builds, and says so.
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:Tried to parse AWS..(S3..BucketPolicy|SNS..TopicPolicy|CodeBuild|Scheduler):UserWarning"
+)
 TOPIC = "arn:aws:sns:eu-west-1:123456789012:models"
 ROLE_ARN = "arn:aws:iam::123456789012:role/teams/Trainer"
 
 
-def watched(**changes: Any) -> PipelineConfig:
+def watched(*, registration: dict[str, Any] = APPROVED, **changes: Any) -> PipelineConfig:
     """Return a configuration of everything that the commands call AWS for, in a bucket of its own."""
     aws = {**EVERYTHING, "role": ROLE_ARN, "bucket": "stack-bucket", "kms_key": None}
     aws["notifications"] = {"email": "team@example.com"}
@@ -72,13 +74,21 @@ def watched(**changes: Any) -> PipelineConfig:
         hyperparameters=hyperparameters,
         settings={},
         condition={"metric": "test/auroc", "minimum": 0.8, "beat": "approved"},
-        registration=APPROVED,
+        registration=registration,
         monitor={"alarm_topic": TOPIC},
     )
 
 
+TRIGGERS = {"new_data": "_SUCCESS", "schedule": "cron(0 6 ? * MON *)", "time_zone": "Europe/Paris", "approved": True}
+
+
+def triggered(**changes: Any) -> PipelineConfig:
+    """Return the configuration above, in which a person approves, and what starts commands without a person."""
+    return watched(registration={}, triggers=TRIGGERS, **changes)
+
+
 EVERY = {"everything": everything, "alternative": alternative, "serverless": serverless, "tuned": tuned}
-EVERY |= {"plain": configuration, "watched": watched}
+EVERY |= {"plain": configuration, "watched": watched, "triggered": triggered}
 
 
 def resources(config: PipelineConfig) -> dict[str, dict[str, Any]]:
@@ -87,7 +97,7 @@ def resources(config: PipelineConfig) -> dict[str, dict[str, Any]]:
 
 def policy(config: PipelineConfig, name: str) -> list[dict[str, Any]]:
     properties = resources(config)[name]["Properties"]
-    document = properties["Policies"][0] if name == "Role" else properties
+    document = properties["Policies"][0] if name.endswith("Role") else properties
     return document["PolicyDocument"]["Statement"]
 
 
@@ -158,7 +168,7 @@ def test_an_account_with_which_nothing_can_be_shared_is_refused(other: str, aws:
 def created(local_aws: str) -> dict[str, str]:
     """Create the stack, and return its outputs."""
     client = boto3.client("cloudformation")
-    client.create_stack(StackName="trainer", TemplateBody=stack(watched()), Capabilities=["CAPABILITY_NAMED_IAM"])
+    client.create_stack(StackName="trainer", TemplateBody=stack(triggered()), Capabilities=["CAPABILITY_NAMED_IAM"])
     (found,) = client.describe_stacks(StackName="trainer")["Stacks"]
     assert found["StackStatus"] == "CREATE_COMPLETE"
     boto3.client("s3").put_object(Bucket="stack-bucket", Key="data/part.csv", Body=b"a\n1\n")
@@ -182,6 +192,12 @@ def test_the_stack_creates_what_the_configuration_names(created: dict[str, str])
     assert retention == {"ProcessingJobs": 90, "TrainingJobs": 90, "claims": 90}
     (alias,) = boto3.client("kms").list_aliases(KeyId=created["Key"])["Aliases"]
     assert alias["AliasName"] == "alias/Stacked"
+
+
+def test_the_stack_creates_the_rules_that_start_a_build(created: dict[str, str]) -> None:
+    rules = [each for each in boto3.client("events").list_rules()["Rules"] if "-Trigger" in each["Name"]]
+    patterns = [json.loads(each["EventPattern"])["source"] for each in rules]
+    assert sorted(patterns) == [["aws.s3"], ["aws.sagemaker"]]
 
 
 def patterns(config: PipelineConfig) -> dict[str, dict[str, Any]]:
@@ -495,13 +511,28 @@ def test_no_command_calls_without_permission_or_has_one_without_a_call(calls) ->
 
 @pytest.mark.slow  # two pipelines are sent
 def test_every_command_with_permissions_is_one_of_those_recorded(calls) -> None:
-    assert {each.of for each in PERMISSIONS} - {ROLE, SCHEDULE_ROLE, PUSH, UPLOAD} == set(calls)
+    assert {each.of for each in PERMISSIONS} - {*ROLES, PUSH, UPLOAD} == set(calls)
 
 
 @pytest.mark.slow  # two pipelines are sent
 def test_the_policy_of_the_caller_allows_each_call_on_its_resource(calls) -> None:
     statements = policy(watched(), "CallerPolicy") + policy(watched(), "OperatorPolicy")
-    refused = [
+    assert _refused(statements, calls) == []
+
+
+@pytest.mark.slow  # two pipelines are sent
+def test_the_role_of_the_builds_allows_each_call_of_start_and_deploy_and_reads_the_archive(calls) -> None:
+    statements = policy(triggered(), "BuildRole")
+    assert _refused(statements, {command: calls[command] for command in ("start", "deploy")}) == []
+    assert allows(statements, "s3:GetObject", "arn:aws:s3:::stack-bucket/teams/risk/Stacked/settings/commands.zip")
+    assert not allows(statements, "sagemaker:UpdateModelPackage", None), "it approves nothing"
+
+
+def _refused(
+    statements: list[dict[str, Any]], calls: dict[str, list[tuple[str, dict[str, Any]]]]
+) -> list[tuple[str, str, str | None]]:
+    """Return the calls that a policy does not allow, with the action and the resource."""
+    return [
         (operation, action, resource_of(parameters))
         for made in calls.values()
         for operation, parameters in made
@@ -510,7 +541,6 @@ def test_the_policy_of_the_caller_allows_each_call_on_its_resource(calls) -> Non
         and not (action == "s3:GetObject" and operation.startswith("sagemaker:"))
         and not allows(statements, action, resource_of(parameters))
     ]
-    assert refused == []
 
 
 OTHER_KINDS = {"describe_transform_job", "invoke_endpoint_async"}  # of batch transforms and asynchronous endpoints

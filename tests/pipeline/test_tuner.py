@@ -170,7 +170,9 @@ def test_new_data_under_the_same_uri_misses_the_step_cache(job):
 
 
 def test_only_trials_on_spot_instances_have_checkpoints_in_s3(job, plain):
-    assert job["CheckpointConfig"]["S3Uri"]["Std:Join"]["Values"][-1] == {"Get": "Parameters.CheckpointKey"}
+    assert job["CheckpointConfig"]["S3Uri"]["Std:Join"]["Values"][-1]["Std:Join"]["Values"][0] == {
+        "Get": "Parameters.CheckpointKey"
+    }
     assert "CheckpointConfig" not in plain["TrainingJobDefinition"]
 
 
