@@ -1,4 +1,4 @@
-"""Measure the latency of a single record with MiniLM: PyTorch, ONNX, and the ONNX variants."""
+"""Measure the latency of a single record with MiniLM: PyTorch, ONNX, the ONNX variants, and OpenVINO."""
 
 import argparse
 import statistics
@@ -19,6 +19,7 @@ from container.export.onnx import export_onnx, feed_of
 from container.export.variants import WRITERS
 from container.models.build import build_classifier
 from container.models.classifier import Classifier
+from container.openvino_session import OpenvinoSession
 from container.preprocessing.numeric_transform import NumericTransformParameters
 from container.preprocessing.prepared import EncoderFiles
 from contracts.artifacts import MODEL_ONNX, ONNX_OUTPUT, onnx_file
@@ -102,6 +103,9 @@ def _measure(
         options.intra_op_num_threads = threads
         session = onnxruntime.InferenceSession(str(path), options, providers=[arguments.provider])
         ways[name] = lambda session=session: session.run([ONNX_OUTPUT], feed)[0]
+    files = {**files, "OpenVINO": files["ONNX"]}
+    openvino = OpenvinoSession(files["ONNX"], threads=threads)
+    ways["OpenVINO"] = lambda: openvino.run([ONNX_OUTPUT], feed)[0]
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     with torch.inference_mode():
         expected = ways["PyTorch"]()
@@ -112,14 +116,23 @@ def _measure(
                 if turn >= _WARM_UP:
                     seconds[name].append(time.perf_counter() - began)
         differences = {name: float(np.abs(compute() - expected).max()) for name, compute in ways.items()}
-    rows = []
+    rows, median = [], {name: statistics.median(spent) for name, spent in seconds.items()}
     for name, spent in seconds.items():
         half, most = (1000 * float(np.percentile(spent, percentile)) for percentile in (50, 99))
-        ratio = statistics.median(seconds["PyTorch"]) / statistics.median(spent)
         size = files[name].stat().st_size if name in files else sum(4 * p.numel() for p in model.parameters())
+        ratios = (f"{median[other] / median[name]:.2f}x" for other in ("PyTorch", "ONNX"))
         times = (f"{milliseconds:.1f} ms" for milliseconds in (half, most, 1000 * min(spent)))
-        rows.append([name, *times, f"{ratio:.2f}x", f"{size / 1e6:.0f} MB", f"{differences[name]:.0e}"])
-    columns = ["one record", "p50", "p99", "fastest", "faster than PyTorch (p50)", "size", "probability differs by"]
+        rows.append([name, *times, *ratios, f"{size / 1e6:.0f} MB", f"{differences[name]:.0e}"])
+    columns = [
+        "one record",
+        "p50",
+        "p99",
+        "fastest",
+        "faster than PyTorch (p50)",
+        "than ONNX",
+        "size",
+        "probability differs by",
+    ]
     tokens = sum(record.texts[0].lengths)
     print_table(f"{tokens} tokens, {threads} thread{'s' if threads > 1 else ''}, {repeats} times each", columns, rows)
 

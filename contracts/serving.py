@@ -64,6 +64,10 @@ class RecordSettings(StepSettings):
     serving_onnx_variant: Literal["fused", "int8"] | None = Field(
         default=None, description="Serve model.fused.onnx or model.int8.onnx, if the job kept it."
     )
+    serving_backend: Literal["onnx", "openvino"] = Field(
+        default="onnx",
+        description="onnx: ONNX Runtime. openvino: bfloat16, where the processor has it; needs the extra openvino.",
+    )
 
 
 class ServingSettings(RecordSettings):
@@ -94,7 +98,7 @@ class ServingSettings(RecordSettings):
         default=None,
         ge=1,
         le=1_024,
-        description="Threads of ONNX Runtime, at most one per core. Default: one per core.",
+        description="Threads of the model, at most one per core. Default: one per core.",
     )
     serving_concurrency: int = Field(
         default=240,  # a hard limit of 1,024 descriptors suffices

@@ -5,7 +5,7 @@
     image.txt    what the image runs; torch has the hashes of its CPU and of its CUDA builds
     cpu.txt      which of the builds a CPU image takes (pip would prefer one whose hash an index tells it)
     cuda.txt     what torch's CUDA build needs beside image.txt
-    mlflow.txt   what the extra mlflow needs beside image.txt (--build-arg EXTRAS=mlflow)
+    mlflow.txt   what the extra mlflow needs beside image.txt (--build-arg EXTRAS=mlflow); openvino.txt the same
     sbom.txt     the tool that lists the image's packages, used in the build alone
 
 Versions are those of constraints.txt, with which the tests last passed. `uv` resolves twice, once for each build of
@@ -26,6 +26,7 @@ HEADS = {
     "cpu.txt": "Beside image.txt: the build that a CPU image takes.",
     "cuda.txt": "What torch's CUDA build needs beside image.txt.",
     "mlflow.txt": "What the extra mlflow needs beside image.txt.",
+    "openvino.txt": "What the extra openvino needs beside image.txt.",
     "sbom.txt": "What lists the image's packages, in the build alone.",
 }
 
@@ -44,8 +45,9 @@ def main() -> int:
     write("image.txt", {name: builds[name] | cuda.get(name, frozenset()) for name in builds})
     write("cpu.txt", {name: hashes for name, hashes in cpu.items() if name != public(name)})
     write("cuda.txt", {name: hashes for name, hashes in cuda.items() if name not in builds})
-    extended = resolve(*project, "--extra", "mlflow", "--find-links", options.cpu_wheels)
-    write("mlflow.txt", {name: hashes for name, hashes in extended.items() if public(name) not in builds})
+    for extra in ("mlflow", "openvino"):
+        extended = resolve(*project, "--extra", extra, "--find-links", options.cpu_wheels)
+        write(f"{extra}.txt", {name: hashes for name, hashes in extended.items() if public(name) not in builds})
     write("sbom.txt", resolve("-", given=SBOM_TOOL))
     return 0
 

@@ -32,7 +32,7 @@ def locked(file: str) -> dict[str, tuple[str, int]]:
 
 
 def test_there_is_a_file_for_each_build():
-    assert LOCKED == ["cpu.txt", "cuda.txt", "image.txt", "mlflow.txt", "sbom.txt"]
+    assert LOCKED == ["cpu.txt", "cuda.txt", "image.txt", "mlflow.txt", "openvino.txt", "sbom.txt"]
 
 
 @pytest.mark.parametrize("file", LOCKED)
@@ -67,11 +67,14 @@ def test_every_dependency_of_the_project_is_in_the_image_and_none_of_the_extras(
         assert not (names(requirements) - needed) & image, extra
 
 
-def test_the_extra_mlflow_can_be_added_at_the_versions_that_the_tests_ran_with():
+@pytest.mark.parametrize(
+    ("extra", "packages"), [("mlflow", {"mlflow-skinny", "sagemaker-mlflow"}), ("openvino", {"openvino"})]
+)
+def test_an_extra_can_be_added_at_the_versions_that_the_tests_ran_with(extra, packages):
     lines = (REPOSITORY / "constraints.txt").read_text().splitlines()
     tested = {normal(name): version for name, _, version in (line.partition("==") for line in lines)}
-    added = locked("mlflow.txt")
-    assert {"mlflow-skinny", "sagemaker-mlflow"} <= set(added)
+    added = locked(f"{extra}.txt")
+    assert packages <= set(added)
     assert not set(added) & set(locked("image.txt"))
     assert {name: version for name, (version, _) in added.items()} == {name: tested.get(name) for name in added}
 

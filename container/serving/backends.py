@@ -1,9 +1,9 @@
-"""Compute prepared records with ONNX Runtime or PyTorch."""
+"""Compute prepared records with ONNX Runtime, OpenVINO or PyTorch."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -11,14 +11,14 @@ from container.cores import available_cores
 from container.data.records import RecordArrays, onnx_inputs
 from container.decision.decision import Decision
 from container.onnx_session import open_session
+from container.openvino_session import OpenvinoSession
 from contracts import artifacts
 from contracts.errors import ContractError
 from contracts.text_fields import Role, TextInputs
 
-if TYPE_CHECKING:
-    import onnxruntime
-
 logger = logging.getLogger(__name__)
+
+GRAPH_BACKENDS: dict[str, Callable[..., Any]] = {"onnx": open_session, "openvino": OpenvinoSession}
 
 
 class Backend(Protocol):
@@ -30,10 +30,20 @@ class Backend(Protocol):
 
 
 class OnnxBackend:
-    """Run model.onnx, or a variant of it, on ONNX Runtime."""
+    """Run model.onnx, or a variant of it.
+
+    Args:
+        open_graph: opens a file in ONNX Runtime, or in what has the same methods.
+    """
 
     def __init__(
-        self, folder: Path, texts: Mapping[Role, TextInputs], *, variant: str | None, threads: int | None
+        self,
+        folder: Path,
+        texts: Mapping[Role, TextInputs],
+        *,
+        variant: str | None,
+        threads: int | None,
+        open_graph: Callable[..., Any] = open_session,
     ) -> None:
         path = folder / artifacts.onnx_file(variant)
         if not path.is_file():
@@ -43,6 +53,7 @@ class OnnxBackend:
                 if variant is None
                 else f"Train with onnx_variants [{variant!r}]; the log gives the reason if the variant was not kept.",
             )
+        self._open_graph = open_graph
         self._threads = available_cores() if threads is None else _at_most_cores(threads)
         self._session = self._load(path)
         # Loaded now: later, the folder may contain another model.
@@ -92,9 +103,11 @@ class OnnxBackend:
                 "Export it again: run the training job again in its folder, which trains no further step.",
             )
 
-    def _load(self, path: Path) -> "onnxruntime.InferenceSession":
+    def _load(self, path: Path) -> Any:
         try:
-            return open_session(path, threads=self._threads)
+            return self._open_graph(path, threads=self._threads)
+        except ContractError:
+            raise
         except Exception as error:  # onnxruntime's exceptions derive from Exception only
             raise ContractError(f"{path}: cannot be loaded: {error}", "Copy the model folder again.") from error
 

@@ -114,6 +114,7 @@ class ServedModel:
         folder = Path(os.path.realpath(folder))  # as Predictor.load does
         predictor = Predictor.load(
             folder,
+            settings.serving_backend,
             variant=settings.serving_onnx_variant,
             batch_size=settings.serving_batch_size,
             max_tokens=settings.serving_max_tokens,

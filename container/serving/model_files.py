@@ -55,7 +55,7 @@ def checked_files(folder: Path, backend: str, *, variant: str | None) -> Iterato
     graph = artifacts.onnx_file(variant)
     own = (
         {graph, f"{graph}.data", artifacts.head_file(variant)}
-        if backend == "onnx"
+        if backend != "torch"
         else {artifacts.MODEL_STATE, artifacts.COMPANION}
     )
     for name in own:

@@ -20,7 +20,7 @@ from container.decision.decision import Decision
 from container.errors import RecordTooLongError
 from container.preprocessing.risk_tables import MISSING
 from container.preprocessing.transform import Preprocessor
-from container.serving.backends import Backend, OnnxBackend, TorchBackend
+from container.serving.backends import GRAPH_BACKENDS, Backend, OnnxBackend, TorchBackend
 from container.serving.model_files import checked_files
 from container.tables.records import records_to_table
 from container.tables.table_file import Origin
@@ -82,7 +82,7 @@ class Predictor:
     def load(
         cls,
         model_dir: str | Path,
-        backend: Literal["onnx", "torch"] = "onnx",
+        backend: Literal["onnx", "openvino", "torch"] = "onnx",
         *,
         variant: Literal["fused", "int8"] | None = None,
         batch_size: int = 32,
@@ -93,25 +93,26 @@ class Predictor:
 
         Args:
             model_dir: the folder model/ of the job.
-            backend: onnx does not need torch.
+            backend: openvino computes model.onnx in bfloat16 where the processor does (the extra openvino). Only torch
+                needs torch.
             variant: serve model.fused.onnx or model.int8.onnx instead of model.onnx.
             batch_size: the most records in a batch. With int8 every batch has one record: its scales depend on all
                 values of a batch, and a record's score must not depend on other records.
             max_tokens: the most tokens of a record, and of a batch, including padding; they determine the memory of a
                 run. None = no limit.
-            threads: number of ONNX Runtime's threads, at most one per core; None = one per core.
+            threads: number of threads, except with torch, at most one per core; None = one per core.
 
         Raises:
             ContractError: an artifact is missing, damaged or not the one that files.json lists, or an argument is
                 unknown or out of range.
         """
         folder = Path(os.path.realpath(model_dir))  # a link may be moved while the files are read
-        if backend not in ("onnx", "torch"):
-            raise ContractError(f"backend: {backend!r} is not known", "Use one of: onnx, torch.")
+        if backend not in (*GRAPH_BACKENDS, "torch"):
+            raise ContractError(f"backend: {backend!r} is not known", "Use one of: onnx, openvino, torch.")
         if variant is not None and variant not in ONNX_VARIANTS:
             raise ContractError(f"variant: {variant!r} is not known", f"Use one of: {', '.join(ONNX_VARIANTS)}.")
         for name, value in (("variant", variant), ("threads", threads)):
-            if value is not None and backend != "onnx":
+            if value is not None and backend == "torch":
                 raise ContractError(f"{name}: {value!r} needs ONNX Runtime", 'Use backend="onnx".')
         for name, value in (("batch_size", batch_size), ("max_tokens", max_tokens), ("threads", threads)):
             if value is not None and not (isinstance(value, Integral) and value >= 1):
@@ -120,8 +121,9 @@ class Predictor:
             preprocessor, decision = Preprocessor.load(folder), Decision.load(folder)
             keys = read_as(folder / artifacts.HYPERPARAMETERS, InputKeys, artifacts.MODEL_FIX)
             texts: dict[Role, TextInputs] = {text.role: keys.of(text.role) for text in preprocessor.fitted.text_fields}
-            if backend == "onnx":
-                loaded: Backend = OnnxBackend(folder, texts, variant=variant, threads=threads)
+            if backend in GRAPH_BACKENDS:
+                open_graph = GRAPH_BACKENDS[backend]
+                loaded: Backend = OnnxBackend(folder, texts, variant=variant, threads=threads, open_graph=open_graph)
             else:
                 loaded = TorchBackend(folder, list(texts.values()), decision)
             size = 1 if variant == "int8" else batch_size

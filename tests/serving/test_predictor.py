@@ -20,7 +20,7 @@ from testing.table_jobs import fit, table, write_tokenizer
 
 
 def test_an_unknown_backend_is_named_with_the_known_ones(tmp_path):
-    with pytest.raises(ContractError, match="(?s)'tensorrt'.*onnx, torch"):
+    with pytest.raises(ContractError, match="(?s)'tensorrt'.*onnx, openvino, torch"):
         Predictor.load(tmp_path, backend="tensorrt")
 
 

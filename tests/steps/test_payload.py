@@ -102,6 +102,12 @@ def test_answers_in_every_format_are_held_against_the_training_jobs_predictions(
         assert entry["max_difference"] < 1e-6
 
 
+def test_the_backend_of_the_server_is_held_against_them_with_the_tolerance_of_bfloat16(given, tmp_path):
+    root = give(tmp_path, PAYLOAD, **given)
+    run_step(root, "payload", SERVING_BACKEND="openvino")
+    assert all(entry["max_difference"] <= entry["tolerance"] == 0.02 for entry in check(root)["compared"])
+
+
 def test_a_split_of_several_files_is_held_against_the_one_file_of_predictions(package, trained_job, tmp_path):
     parts = {
         f"test/part-{i}.csv": TEST.iloc[rows].to_csv(index=False) for i, rows in enumerate((slice(13), slice(13, None)))
