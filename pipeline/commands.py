@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 VersionNumber = Annotated[int, Field(ge=1, le=1_000_000)]
 Percent = Annotated[int, Field(ge=1, le=50)]
+Share = Annotated[int, Field(ge=1, le=100)]
 _ROOT = Path("pipeline_run")
 _IMAGE = "text-table-trainer"
 
@@ -148,14 +149,15 @@ def _decide(config: PipelineConfig, options: argparse.Namespace) -> None:
 
 def _deploy(config: PipelineConfig, options: argparse.Namespace) -> None:
     if options.root is not None:
-        _refuse_with_root(options, "canary", "linear", "adopt")
+        _refuse_with_root(options, *_TRAFFIC, "adopt")
         return _service(config, options).deploy(options.number)
     from pipeline.aws.endpoint import deploy
     from pipeline.aws.guard import Traffic
 
-    traffic = Traffic()
-    if percent := options.canary or options.linear:
-        traffic = Traffic("CANARY" if options.canary else "LINEAR", percent)
+    chosen = [name for name in _TRAFFIC if getattr(options, name)]
+    if len(chosen) > 1:
+        raise ContractError(f"--{' and --'.join(chosen)}: exclude each other", "Give one of them.")
+    traffic = Traffic(_TRAFFIC[chosen[0]], getattr(options, chosen[0])) if chosen else Traffic()
     return deploy(_operator(config, options), options.number, traffic=traffic, adopt=options.adopt)
 
 
@@ -222,6 +224,8 @@ _DRY_RUN = _option("--dry-run", action="store_true", help="print what would chan
 _NUMBER = _option("number", type=partial(checked_number, kind=VersionNumber), metavar="N", help="the version")
 _WHY = _option("--why", required=True, metavar="REASON", help="kept in the registry")
 _PERCENT = {"type": partial(checked_number, kind=Percent), "metavar": "PERCENT"}
+_SHARE = {"type": partial(checked_number, kind=Share), "metavar": "PERCENT"}
+_TRAFFIC: dict[str, Any] = {"canary": "CANARY", "linear": "LINEAR", "shadow": "SHADOW"}  # kinds of Traffic, by option
 
 _COMMANDS = {
     "definition": _Command(
@@ -286,6 +290,7 @@ _COMMANDS = {
             _NUMBER,
             _option("--canary", **_PERCENT, help="move so much of the traffic first, then the rest"),
             _option("--linear", **_PERCENT, help="move so much of the traffic in each step"),
+            _option("--shadow", **_SHARE, help="copy so much of the traffic to it; the version in service answers"),
             _option("--adopt", action="store_true", help="update an endpoint that this project did not create"),
             _DRY_RUN,
             _ON,

@@ -9,7 +9,7 @@ from contracts.errors import ContractError
 from pipeline.aws.guard import Traffic, deployment_config, own_alarms, put_alarms, states
 from pipeline.aws.operator import Operator
 from pipeline.aws.scaling import backlog_alarm, deregister_scaling, register_scaling
-from pipeline.aws.serving import OURS, endpoint_config_request, endpoint_name, endpoint_tags, model_request
+from pipeline.aws.serving import OURS, SHADOW, endpoint_config_request, endpoint_name, endpoint_tags, model_request
 from pipeline.aws.trial import ask_trial
 from pipeline.aws.versions import find_package, version_of
 from pipeline.aws.waiting import BUSY, wait_for_endpoint
@@ -32,10 +32,14 @@ def deploy(operator: Operator, number: int, *, traffic: Traffic, adopt: bool) ->
     package = find_package(operator, number)
     version_of(package).require_approved()
     traffic.check(section)
-    model, config = _requests(operator, package, number)
-    target, endpoint = config["EndpointConfigName"], _described(operator)
+    model, alone = _requests(operator, package, number)
+    config, endpoint = alone, _described(operator)
     if endpoint is not None:
         _require_ours(operator, endpoint, adopt=adopt)
+    if traffic.kind == "SHADOW":
+        config = _in_shadow(operator, endpoint, alone, percent=traffic.percent)
+    target = config["EndpointConfigName"]
+    if endpoint is not None:
         busy = _is_busy_with(endpoint, target)
         if busy or endpoint["EndpointConfigName"] == target:
             alarms = own_alarms(name, section) if busy else []
@@ -43,9 +47,9 @@ def deploy(operator: Operator, number: int, *, traffic: Traffic, adopt: bool) ->
             return
     alarms = put_alarms(operator)
     guarded = deployment_config(section, traffic, alarms)
-    _create(operator, model)
-    ask_trial(operator, package, config, version=number)
-    _create(operator, model, config)
+    _create(operator, "model", model)
+    ask_trial(operator, package, alone, version=number)
+    _create(operator, "endpoint_config", config)
     if endpoint is None:
         request = {
             "EndpointName": name,
@@ -55,7 +59,8 @@ def deploy(operator: Operator, number: int, *, traffic: Traffic, adopt: bool) ->
         operator.change(f"create the endpoint {name} with version {number}", "sagemaker", "create_endpoint", **request)
     else:
         _tag(operator, endpoint, target, adopt=adopt)
-        _update(operator, endpoint, target, what=f"update {name} to version {number}", guarded=guarded)
+        to = f"to copy {traffic.percent} % of its requests to" if traffic.kind == "SHADOW" else "to"
+        _update(operator, endpoint, target, what=f"update {name} {to} version {number}", guarded=guarded)
     _finish(operator, target, alarms if endpoint else [], number=number)
 
 
@@ -125,6 +130,28 @@ def _requests(operator: Operator, package: Mapping[str, Any], number: int) -> tu
     return {**model, "ModelName": name}, endpoint_config_request(resolved, section, name=name, model=name)
 
 
+def _in_shadow(
+    operator: Operator, endpoint: Mapping[str, Any] | None, alone: Mapping[str, Any], *, percent: int
+) -> dict[str, Any]:
+    """Return the arguments of CreateEndpointConfig with a version beside the one in service, whose requests it gets."""
+    (variant,), name = alone["ProductionVariants"], alone["EndpointConfigName"]
+    if endpoint is None:
+        raise ContractError("--shadow: no version is in service", "Deploy one first, without --shadow.")
+    present = operator.look_up("describe_endpoint_config", EndpointConfigName=endpoint["EndpointConfigName"]) or {}
+    served = present["ProductionVariants"][0]["ModelName"]
+    if served == variant["ModelName"]:
+        raise ContractError("--shadow: this version is in service itself", "Name another version.")
+    # The ratio of the weights is the share of the requests that are copied.
+    shadow = {**variant, "VariantName": SHADOW, "InitialVariantWeight": percent / 100}
+    digest = hashlib.sha256(f"{served} {percent}".encode()).hexdigest()[:6]
+    return {
+        **alone,
+        "EndpointConfigName": f"{name}-{digest}",
+        "ProductionVariants": [{**variant, "ModelName": served}],
+        "ShadowProductionVariants": [shadow],
+    }
+
+
 def _described(operator: Operator) -> dict[str, Any] | None:
     name = endpoint_name(operator.config, operator.deploy)
     return operator.look_up("describe_endpoint", EndpointName=name)
@@ -155,13 +182,12 @@ def _is_busy_with(endpoint: Mapping[str, Any], target: str | None) -> bool:
     return status in BUSY
 
 
-def _create(operator: Operator, model: Mapping[str, Any], config: Mapping[str, Any] | None = None) -> None:
-    """Create the model, or its endpoint configuration, unless an earlier command did."""
-    name = model["ModelName"]
-    if config is None and operator.look_up("describe_model", ModelName=name) is None:
-        operator.change(f"create the model {name}", "sagemaker", "create_model", **model)
-    if config is not None and operator.look_up("describe_endpoint_config", EndpointConfigName=name) is None:
-        operator.change(f"create the endpoint config {name}", "sagemaker", "create_endpoint_config", **config)
+def _create(operator: Operator, kind: str, request: Mapping[str, Any]) -> None:
+    """Create a "model" or an "endpoint_config", unless an earlier command did."""
+    key = {"model": "ModelName", "endpoint_config": "EndpointConfigName"}[kind]
+    if operator.look_up(f"describe_{kind}", **{key: request[key]}) is None:
+        what = f"create the {kind.replace('_', ' ')} {request[key]}"
+        operator.change(what, "sagemaker", f"create_{kind}", **request)
 
 
 def _tag(operator: Operator, endpoint: Mapping[str, Any], target: str, *, adopt: bool) -> None:
@@ -224,7 +250,8 @@ def _finish(operator: Operator, target: str, alarms: Sequence[str], *, number: i
             f"version {number}: was taken back, and {name} has version {served}: {cause}",
             f"Look at its log: /aws/sagemaker/Endpoints/{name}. Correct the model, or aws.deploy.guard.",
         )
-    print(f"{name} has version {number}.")
+    served = served_version(operator)
+    print(f"{name} has version {served}" + (f", and version {number} in its shadow." if served != number else "."))
 
 
 def _delete_unused(operator: Operator, name: str) -> None:

@@ -23,19 +23,25 @@ class Traffic:
     """The steps in which traffic moves to the new instances.
 
     Attributes:
-        percent: of the instances: of the first of two steps (CANARY), or of each step (LINEAR).
+        percent: of the instances: of the first of two steps (CANARY), or of each step (LINEAR); of the requests that
+            a SHADOW gets as copies, whose answers nobody receives.
     """
 
-    kind: Literal["ALL_AT_ONCE", "CANARY", "LINEAR"] = "ALL_AT_ONCE"
+    kind: Literal["ALL_AT_ONCE", "CANARY", "LINEAR", "SHADOW"] = "ALL_AT_ONCE"
     percent: int = 100
 
     @property
     def steps(self) -> int:
-        return {"ALL_AT_ONCE": 1, "CANARY": 2, "LINEAR": math.ceil(100 / self.percent)}[self.kind]
+        return {"CANARY": 2, "LINEAR": math.ceil(100 / self.percent)}.get(self.kind, 1)
 
     def check(self, deploy: Deploy) -> None:
         """Raise ContractError for an endpoint whose traffic cannot move in these steps."""
         if self.kind == "ALL_AT_ONCE":
+            return
+        if self.kind == "SHADOW":
+            if deploy.real_time is None:
+                cause = "--shadow: SageMaker supports it for real-time endpoints alone"
+                raise ContractError(cause, "Remove it, or set aws.deploy.real_time.")
             return
         if deploy.instances is None:
             cause = f"--{self.kind.lower()}: the traffic of a serverless endpoint moves at once"
@@ -54,7 +60,8 @@ def deployment_config(deploy: Deploy, traffic: Traffic, alarms: Sequence[str]) -
     wait = deploy.guard.wait_seconds
     size = {"Type": "CAPACITY_PERCENT", "Value": traffic.percent}
     sizes = {"CANARY": {"CanarySize": size}, "LINEAR": {"LinearStepSize": size}}.get(traffic.kind, {})
-    routing = {"Type": traffic.kind, "WaitIntervalInSeconds": wait if sizes else 0, **sizes}
+    kind = traffic.kind if sizes else "ALL_AT_ONCE"
+    routing = {"Type": kind, "WaitIntervalInSeconds": wait if sizes else 0, **sizes}
     waits = traffic.steps * wait
     if waits >= _LONGEST:
         cause = f"aws.deploy.guard.wait_seconds: {wait} in {traffic.steps} steps is {waits} s; an update has {_LONGEST}"

@@ -13,6 +13,7 @@ from contracts.steps import (
     REGISTRATION,
 )
 from pipeline.aws.parameters import CAPTURES, AwsPlan
+from pipeline.aws.serving import VARIANT, endpoint_name
 from pipeline.aws.session import partition_of
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import LONGEST_PROCESSING, Aws, Machine
@@ -105,7 +106,10 @@ def monitored_inputs(config: PipelineConfig) -> dict[str, str]:
         return {}
     aws, monitor = config.aws, config.monitor
     captures = aws.deploy is not None and aws.deploy.real_time is not None and aws.deploy.real_time.capture_percent
-    default = f"s3://{aws.bucket}/{aws.prefix}/{config.name}/{CAPTURES}/" if captures else None
+    served = (
+        f"{config.name}/{CAPTURES}/{endpoint_name(config, aws.deploy)}/{VARIANT}" if captures and aws.deploy else ""
+    )
+    default = f"s3://{aws.bucket}/{aws.prefix}/{served}/" if served else None
     places = {"records": monitor.captured or default, "labels": monitor.labels}
     if places["records"] is None:
         raise ContractError(

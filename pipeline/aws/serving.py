@@ -38,7 +38,7 @@ from pipeline.config import PipelineConfig
 from pipeline.config_aws import Asynchronous, Deploy
 from pipeline.plan import StepPlan
 
-VARIANT = "AllTraffic"
+VARIANT, SHADOW = "AllTraffic", "Shadow"
 TRANSFORM_MODEL, ENDPOINT_MODEL = "BatchScoreModel", "EndpointModel"
 ENDPOINT_CONFIG, ENDPOINT = "EndpointConfig", "Endpoint"
 OURS = "text-table-trainer:endpoint"  # the key of a tag, with the name of the endpoint

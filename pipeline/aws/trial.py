@@ -1,5 +1,6 @@
 """Ask a new model for the registered answers on an endpoint of its own, before any traffic moves to it."""
 
+import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -9,7 +10,7 @@ from contracts.errors import ContractError
 from contracts.steps import PAYLOAD_CHECK
 from pipeline.answers import Sample, read_samples, require_answers
 from pipeline.aws.jobs import write_object
-from pipeline.aws.operator import Operator
+from pipeline.aws.operator import Operator, ignore_missing
 from pipeline.aws.versions import read_object
 from pipeline.aws.waiting import POLL_SECONDS, wait_for_endpoint
 
@@ -53,17 +54,35 @@ def _endpoint(operator: Operator, name: str, config: Mapping[str, Any]) -> Itera
     variant = {**variant, **one, **({"ServerlessConfig": serverless} if serverless else {})}
     request = {key: value for key, value in config.items() if key != "DataCaptureConfig"}
     request |= {"EndpointConfigName": name, "ProductionVariants": [variant]}
-    if operator.look_up("describe_endpoint_config", EndpointConfigName=name) is None:
-        operator.change(f"describe the endpoint {name}", "sagemaker", "create_endpoint_config", **request)
-    if operator.look_up("describe_endpoint", EndpointName=name) is None:
-        created = {"EndpointName": name, "EndpointConfigName": name, "Tags": config["Tags"]}
-        operator.change(f"create the endpoint {name} for a trial", "sagemaker", "create_endpoint", **created)
     try:
+        if operator.look_up("describe_endpoint_config", EndpointConfigName=name) is None:
+            operator.change(f"describe the endpoint {name}", "sagemaker", "create_endpoint_config", **request)
+        if operator.look_up("describe_endpoint", EndpointName=name) is None:
+            created = {"EndpointName": name, "EndpointConfigName": name, "Tags": config["Tags"]}
+            operator.change(f"create the endpoint {name} for a trial", "sagemaker", "create_endpoint", **created)
         wait_for_endpoint(operator, name)
         yield
     finally:
-        operator.change(f"delete the endpoint {name}", "sagemaker", "delete_endpoint", EndpointName=name)
-        operator.client("sagemaker").delete_endpoint_config(EndpointConfigName=name)
+        _remove(operator, name)
+
+
+def _remove(operator: Operator, name: str) -> None:
+    """Delete the endpoint for a trial; where this fails or is interrupted too, print the commands that delete it."""
+    sagemaker = operator.client("sagemaker")
+    try:
+        with ignore_missing(sagemaker, name):
+            operator.change(f"delete the endpoint {name}", "sagemaker", "delete_endpoint", EndpointName=name)
+        with ignore_missing(sagemaker, name):
+            sagemaker.delete_endpoint_config(EndpointConfigName=name)
+    except BaseException:
+        remove, region = "aws sagemaker delete-endpoint", operator.resolved.aws.region
+        print(
+            f"The endpoint {name} is left, and is billed. Delete it when it is not Creating any more:\n"
+            f"{remove} --region {region} --endpoint-name {name}\n"
+            f"{remove}-config --region {region} --endpoint-config-name {name}",
+            file=sys.stderr,
+        )
+        raise
 
 
 def _ask(operator: Operator, name: str, sample: Sample) -> str:

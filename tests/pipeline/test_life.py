@@ -7,6 +7,8 @@ from datetime import UTC, datetime, timedelta
 
 import boto3
 import pytest
+from botocore.client import BaseClient
+from botocore.exceptions import ClientError
 from pydantic import ValidationError
 
 from contracts.errors import ContractError
@@ -243,6 +245,92 @@ def test_a_repeated_deployment_goes_on_with_the_one_that_was_interrupted(service
     code, out, err = command("deploy", "2", **changes)
     assert (code, out.splitlines()[-1]) == (0, f"{group} has version 2."), err
     assert len(service.updates) == 1
+
+
+@pytest.mark.slow
+def test_a_shadow_gets_copies_of_the_requests_and_a_rollback_ends_it(service, command, deployed):
+    group, changes = deployed
+    (served,) = present()["configs"]
+    made = {}
+    send = BaseClient._make_api_call
+
+    def record(self, operation, parameters):
+        made.setdefault(operation, []).append(parameters)
+        return send(self, operation, parameters)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BaseClient, "_make_api_call", record)
+        code, out, err = command("deploy", "2", "--shadow", "40", **changes)
+    assert (code, out.splitlines()[-1]) == (0, f"{group} has version 1, and version 2 in its shadow."), err
+    tried, config = made["CreateEndpointConfig"]
+    assert "ShadowProductionVariants" not in tried, "version 2 answers the sample requests alone"
+    (production,), (shadow,) = config["ProductionVariants"], config["ShadowProductionVariants"]
+    assert (production["VariantName"], production["ModelName"]) == ("AllTraffic", served)
+    assert (shadow["VariantName"], shadow["ModelName"]) == ("Shadow", made["CreateModel"][0]["ModelName"])
+    assert shadow["InitialVariantWeight"] / production["InitialVariantWeight"] == 0.4
+    (update,) = service.updates
+    routing = update["DeploymentConfig"]["BlueGreenUpdatePolicy"]["TrafficRoutingConfiguration"]
+    assert routing["Type"] == "ALL_AT_ONCE"
+    assert "--shadow: this version is in service itself" in refused(command("deploy", "1", "--shadow", "40", **changes))
+    assert "--canary and --shadow: exclude" in refused(
+        command("deploy", "2", "--canary", "9", "--shadow", "9", **changes)
+    )
+    assert command("rollback", **changes)[1].splitlines()[-1] == f"{group} has version 1."
+    assert boto3.client("sagemaker").describe_endpoint(EndpointName=group)["EndpointConfigName"] == served
+
+
+@pytest.mark.parametrize("kind", ["serverless", "asynchronous"])
+def test_a_shadow_of_an_endpoint_that_cannot_have_one_is_refused(kind):
+    with pytest.raises(ContractError, match="--shadow: SageMaker supports it for real-time endpoints alone"):
+        Traffic("SHADOW", 10).check(Deploy.model_validate({kind: {}}))
+
+
+@pytest.fixture
+def creating(service, deployed):
+    """Let every trial be Creating until Ctrl-C."""
+
+    def describe(backend, endpoint_name):
+        found = looks(backend, endpoint_name)
+        return {**found, "EndpointStatus": "Creating"} if endpoint_name.endswith("-trial") else found
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    looks, service.describe = service.describe, describe
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(waiting.time, "sleep", interrupted)
+        yield deployed
+    service.describe = looks
+
+
+@pytest.mark.slow
+def test_an_interrupt_while_the_trial_is_created_deletes_it(service, command, creating):
+    _, changes = creating
+    before = present()
+    with pytest.raises(KeyboardInterrupt):
+        command("deploy", "2", **changes)
+    after = present()
+    assert {name for name in before if before[name] != after[name]} == {"models"}, "the next command uses the model"
+
+
+@pytest.mark.slow
+def test_a_trial_that_an_interrupt_leaves_behind_is_named_with_the_commands_that_delete_it(service, command, creating):
+    _, changes = creating
+    send = BaseClient._make_api_call
+
+    def refuse(self, operation, parameters):
+        if operation == "DeleteEndpoint":
+            raise ClientError({"Error": {"Code": "ValidationException", "Message": "It is Creating"}}, operation)
+        return send(self, operation, parameters)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(BaseClient, "_make_api_call", refuse)
+        lines = refused(command("deploy", "2", **changes)).splitlines()
+    left = [name for name in present()["endpoints"] if name.endswith("-trial")]
+    assert f"aws sagemaker delete-endpoint --region eu-west-1 --endpoint-name {left[0]}" in lines
+    assert f"aws sagemaker delete-endpoint-config --region eu-west-1 --endpoint-config-name {left[0]}" in lines
+    client = boto3.client("sagemaker")
+    client.delete_endpoint(EndpointName=left[0]), client.delete_endpoint_config(EndpointConfigName=left[0])
 
 
 @pytest.mark.slow

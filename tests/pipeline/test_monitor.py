@@ -40,7 +40,7 @@ def test_the_pipeline_of_the_monitor_reads_what_the_endpoint_captures_and_its_ow
     home = "s3://my-bucket/teams/risk"
     assert found == {
         "model_input": f"{home}/demo/no-model-chosen/",
-        "records": f"{home}/demo/capture/",
+        "records": f"{home}/demo/capture/claims/AllTraffic/",
         "labels": "s3://raw/labels/",
         "history": f"{home}/demo-monitor/Monitoring/",
     }
