@@ -14,7 +14,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 from container.estimator import TextTableClassifier
 from contracts.errors import ContractError
 
-TINY = {"model_class": "tabular", "draft": True, "max_epochs": 1, "companion": False}
+TINY = {"model_class": "tabular", "draft": True, "max_epochs": 10, "companion": False}
 # Checks of scikit-learn that end before a job begins.
 WITHOUT_TRAINING = (
     "check_estimator_cloneable", "check_estimator_tags_renamed", "check_valid_tag_types", "check_estimator_repr",
@@ -128,6 +128,6 @@ def test_a_model_is_saved_loaded_pickled_shown_and_explained(fitted, tmp_path):
 @pytest.mark.long
 def test_cross_validation_and_pipelines_work():
     table, late = records()
-    model = TextTableClassifier(verbose=False, settings=TINY)
+    model = TextTableClassifier(verbose=False, settings={"draft": True, "max_epochs": 5, "companion": False})
     pipeline = Pipeline([("same", FunctionTransformer()), ("model", model)])
     assert cross_val_score(pipeline, table, late, cv=2).mean() > 0.7

@@ -85,14 +85,14 @@ def wide_auroc_interval(analysis: SplitAnalysis, area: float) -> tuple[float, fl
 
 
 def expected_auroc_width(area: float, rows: int, others: int) -> float:
-    """Return the width of the 95 % interval of an AUROC A with m records of a class and n others.
+    """Return the width of the 95 % interval of an AUROC A with m records of a class and n others, at most 1.
 
     Its variance is (A (1 - A) + (m - 1) (A / (2 - A) - A^2) + (n - 1) (2 A^2 / (1 + A) - A^2)) / (m n) (Hanley and
     McNeil, 1982, The meaning and use of the area under a ROC curve).
     """
     of_rows, of_others = area / (2 - area) - area**2, 2 * area**2 / (1 + area) - area**2
     variance = (area * (1 - area) + (rows - 1) * of_rows + (others - 1) * of_others) / (rows * others)
-    return 2 * 1.96 * float(np.sqrt(variance))
+    return min(1.0, 2 * 1.96 * float(np.sqrt(variance)))
 
 
 def _fact(analysis: SplitAnalysis, name: str, difference: Difference) -> str:

@@ -34,6 +34,7 @@ from contracts.spelling import counted
 EXACT_ROWS = 200_000
 HELD_OUT = 0.1  # share of val, and of test
 _CODES = {"train": TRAIN, "val": VAL, "test": TEST}
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)  # 2^64 divided by the golden ratio: its multiples lie far apart
 _LONG = 40  # characters of texts that two rows hardly ever share by chance
 _DUPLICATES = 1 << 16  # distinct rows and texts up to which duplicates are counted exactly
 
@@ -95,9 +96,31 @@ def _divided(
         rule, how = TimeSplit.fit(shares, times), f"by the time in {time}"
     elif len(rows) <= EXACT_ROWS:
         rule, how = StratifiedSplit.fit(shares, hashes, strata), "with equal shares of each label"
+        if _misses(rule.assign(hashes, strata, None), shares):
+            numbered, different = _number_equal(hashes)
+            if different < len(rows):
+                hashes, how = numbered, f"{how}, and equal rows apart ({counted(different, 'different row')})"
+                rule = StratifiedSplit.fit(shares, hashes, strata)
     else:
         rule, how = HashSplit(shares), "by a hash of the id or the row"
     return rule.assign(hashes, strata, times), how, getattr(rule, "together", "")
+
+
+def _misses(codes: np.ndarray, shares: Shares) -> bool:
+    """Return whether a split misses its share by more than half and more than a row, because equal rows stay together."""
+    wanted = shares.counts(len(codes))
+    off = np.abs(np.bincount(codes, minlength=3) - wanted)
+    return bool(((2 * off > wanted) & (off > 1)).any())
+
+
+def _number_equal(hashes: np.ndarray) -> tuple[np.ndarray, int]:
+    """Return hashes that differ between equal rows too, in any order of the rows, and the number of different rows."""
+    order = np.argsort(hashes, kind="stable")
+    first = np.r_[True, np.diff(hashes[order]) != 0]
+    starts = np.flatnonzero(first)
+    number = np.empty(len(hashes), np.uint64)
+    number[order] = np.arange(len(hashes)) - np.repeat(starts, np.diff(np.r_[starts, len(hashes)]))
+    return hashes + number * _SPREAD, len(starts)
 
 
 @dataclass(frozen=True)

@@ -124,6 +124,24 @@ def test_the_splits_have_all_rows_unchanged_and_do_not_depend_on_their_order(tmp
     assert [len(rows) for rows in found[0].values()] == [160, 20, 20]
 
 
+def test_equal_rows_stay_together_unless_the_table_has_few_different_ones(tmp_path):
+    rng = np.random.default_rng(0)
+    few = pd.DataFrame({"color": rng.choice(["red", "blue"], ROWS), "size": rng.choice(["S", "M"], ROWS)})
+    few["label"] = few["color"].eq("red").map({True: "yes", False: "no"})
+    found = []
+    for name, frame in (
+        ("few", few),
+        ("reordered", few[::-1]),
+        ("twice", pd.concat([raw_table().drop(columns="ticket")] * 2)),
+    ):
+        (tmp_path / name).mkdir()
+        paths = run_init(tmp_path / name, frame)
+        found.append([sorted(map(tuple, split(paths, each).to_numpy().tolist())) for each in SPLITS])
+    assert [len(rows) for rows in found[0]] == [160, 20, 20]
+    assert found[1] == found[0]
+    assert not set(found[2][0]) & set(found[2][1] + found[2][2])
+
+
 def test_rows_of_one_group_are_in_one_split(tmp_path):
     raw = raw_table().assign(customer=[f"C{i % 40}" for i in range(ROWS)])
     paths = run_init(tmp_path, raw, "--group", "customer")
