@@ -107,7 +107,7 @@ def _divided(
 
 
 def _misses(codes: np.ndarray, shares: Shares) -> bool:
-    """Return whether a split misses its share by more than half and more than a row, because equal rows stay together."""
+    """Return whether a split misses its share by more than half, and by more than a row."""
     wanted = shares.counts(len(codes))
     off = np.abs(np.bincount(codes, minlength=3) - wanted)
     return bool(((2 * off > wanted) & (off > 1)).any())
