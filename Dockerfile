@@ -2,6 +2,7 @@
 #
 # Needs a base with Python 3.11 and pip. The CPU build takes torch's CPU wheel from wherever pip is told to look for it
 # (PIP_EXTRA_INDEX_URL). For GPUs: --build-arg ACCELERATOR=cuda. With MLflow: --build-arg EXTRAS=mlflow.
+# `make lock-base` adds the digest that the registry gives.
 ARG BASE_IMAGE=python:3.11-slim-bookworm
 
 FROM ${BASE_IMAGE} AS packages
@@ -57,9 +58,11 @@ WORKDIR /opt/trainer
 COPY contracts contracts
 COPY container container
 RUN python -m compileall -q contracts container
+ARG BASE_IMAGE
 ARG REVISION=unknown
 ENV TRAINER_REVISION=${REVISION}
-LABEL org.opencontainers.image.title="text-table-trainer" org.opencontainers.image.revision="${REVISION}"
+LABEL org.opencontainers.image.title="text-table-trainer" org.opencontainers.image.revision="${REVISION}" \
+    org.opencontainers.image.base.name="${BASE_IMAGE}"
 # `serve` listens on SAGEMAKER_BIND_TO_PORT, so the image can share an endpoint with other containers.
 LABEL com.amazonaws.sagemaker.capabilities.accept-bind-to-port=true
 # Exec form: SIGTERM must reach the supervisor. The service appends "train"; local runs may leave it out.

@@ -7,7 +7,7 @@ JOBS ?= 2
 PAGES := *.md docs/*.md hyperparams/*.md requirements/*.md benchmarks/log.md
 PARALLEL := --numprocesses $(JOBS) --dist loadfile# tests of one file share trained jobs, so one process runs them
 
-.PHONY: help setup demo report-picture pipeline image push lock scan engine test test-docker test-fast test-gpu test-long gpu-check faults host-faults fuzz parity lint docs bench bench-busy bench-classes bench-explain bench-findings bench-gpu bench-latency bench-memory bench-monitor bench-overhead bench-packing bench-peers bench-pipeline bench-plan bench-prepare bench-quality bench-retrain bench-roles bench-reviews bench-preprocess bench-published bench-serving bench-small bench-text bench-transform bench-tune
+.PHONY: help setup demo report-picture pipeline image push lock lock-base scan engine test test-docker test-fast test-gpu test-long gpu-check faults host-faults fuzz parity lint docs bench bench-busy bench-classes bench-explain bench-findings bench-gpu bench-latency bench-memory bench-monitor bench-overhead bench-packing bench-peers bench-pipeline bench-plan bench-prepare bench-quality bench-retrain bench-roles bench-reviews bench-preprocess bench-published bench-serving bench-small bench-text bench-transform bench-tune
 
 help:            ## list the targets
 	@grep -E '^[a-z-]+: .*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 18
@@ -62,9 +62,16 @@ push: image      ## push the image to ECR under the commit's hash, and print its
 	docker push --quiet $(REPOSITORY):$$(git rev-parse HEAD)
 	docker inspect --format '{{join .RepoDigests "\n"}}' $(REPOSITORY):$$(git rev-parse HEAD) | grep '^$(REPOSITORY)@'
 
-scan: setup      ## check the image's packages for known vulnerabilities (needs a network)
+scan: setup      ## check the image's packages for known vulnerabilities (IMAGE=...; DEBIAN_OSV=all.zip: without a network for Debian's)
 	$(BIN)/python -m pip install --quiet 'pip-audit>=2.9'
 	$(BIN)/pip-audit --disable-pip --require-hashes --requirement requirements/image.txt
+	mkdir -p build
+	$(if $(DEBIAN_OSV),,curl --fail --silent --show-error --output build/debian-osv.zip https://osv-vulnerabilities.storage.googleapis.com/Debian/all.zip)
+	docker run --rm --network none --entrypoint cat $(or $(IMAGE),text-table-trainer) /usr/share/sbom/debian.cdx.json > build/debian.cdx.json
+	$(BIN)/python requirements/scan_debian.py build/debian.cdx.json $(or $(DEBIAN_OSV),build/debian-osv.zip)
+
+lock-base:       ## pin the base image of the Dockerfile by the digest that the registry gives now (needs a network)
+	$(PYTHON) requirements/base_image.py --write
 
 lock: setup      ## regenerate requirements/*.txt (CPU_WHEELS: folder or page of links with torch's CPU wheel)
 	$(BIN)/python -m pip install --quiet 'uv>=0.9'

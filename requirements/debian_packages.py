@@ -1,6 +1,7 @@
 """Print the bill of materials (CycloneDX) of the Debian packages that are installed; needs only dpkg and Python."""
 
 import json
+import platform
 import subprocess
 import sys
 from typing import Any
@@ -21,7 +22,10 @@ def bill() -> dict[str, Any]:
     ).stdout
     rows = [line.split("\t") for line in listed.splitlines()]
     components = [_component(*row[1:]) for row in sorted(rows) if row[0] == "installed"]
-    return {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "components": components}
+    release = platform.freedesktop_os_release()
+    system = {"type": "operating-system", "name": release["ID"], "version": release.get("VERSION_ID", "unknown")}
+    head = {"bomFormat": "CycloneDX", "specVersion": "1.6", "version": 1, "metadata": {"component": system}}
+    return {**head, "components": components}
 
 
 def _component(name: str, version: str, architecture: str, source: str, source_version: str) -> dict[str, Any]:

@@ -1,11 +1,14 @@
 """The image's locked requirements: what the tests ran with, each package by hash."""
 
 import json
+import os
+import platform
 import re
 import shutil
 import subprocess
 import sys
 import tomllib
+import zipfile
 
 import pytest
 
@@ -110,6 +113,65 @@ def test_the_bill_of_debian_packages_has_each_installed_package_with_its_version
     (libc,) = [each for each in bill["components"] if each["name"] == "libc6"]
     assert libc["properties"][0] == {"name": "source", "value": "glibc"}
     assert libc["purl"].startswith("pkg:deb/debian/libc6@2.")
+    assert bill["metadata"]["component"]["name"] == platform.freedesktop_os_release()["ID"]
+
+
+@pytest.mark.skipif(shutil.which("dpkg") is None, reason="this machine is not Debian; the image is")
+def test_an_advisory_of_an_installed_version_is_found_and_fails_where_a_newer_version_fixes_it(tmp_path):
+    def advisory(name, *, release="12", introduced="0", fixed=None, **more):
+        events = [{"introduced": introduced}, *([{"fixed": fixed}] if fixed else [])]
+        package = {"ecosystem": f"Debian:{release}", "name": name}
+        return {**more, "affected": [{"package": package, "ranges": [{"type": "ECOSYSTEM", "events": events}]}]}
+
+    advisories = {
+        "DSA-1": advisory("glibc", fixed="2.36-9+deb12u10"),
+        "DSA-2": advisory("glibc", fixed="2.36-9+deb12u9"),
+        "DSA-3": advisory("glibc", release="11", fixed="2.99"),
+        "DSA-4": advisory("glibc", introduced="2.37", fixed="2.38"),
+        "DSA-5": advisory("glibc"),
+        "DSA-6": advisory("openssl", fixed="9"),
+        "DSA-7": advisory("glibc", fixed="9", withdrawn="2026-01-01"),
+    }
+    with zipfile.ZipFile(tmp_path / "all.zip", "w") as database:
+        for name, content in advisories.items():
+            database.writestr(f"{name}.json", json.dumps({"id": name, **content}))
+    properties = [{"name": "source", "value": "glibc"}, {"name": "source-version", "value": "2.36-9+deb12u9"}]
+    system = {"type": "operating-system", "name": "debian", "version": "12"}
+    bill = {"metadata": {"component": system}, "components": [{"name": "libc6", "properties": properties}]}
+
+    def scanned():
+        (tmp_path / "bill.json").write_text(json.dumps(bill))
+        command = [sys.executable, FOLDER / "scan_debian.py", tmp_path / "bill.json", tmp_path / "all.zip"]
+        ended = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert not ended.stderr
+        return ended.returncode, ended.stdout.splitlines()
+
+    ending = "advisories have a fix, and 1 have none yet."
+    assert scanned() == (1, ["glibc 2.36-9+deb12u9: DSA-1, fixed in 2.36-9+deb12u10", f"1 {ending}"])
+    properties[1]["value"] = "2.36-9+deb12u10"
+    assert scanned() == (0, [f"0 {ending}"])
+
+
+@pytest.mark.parametrize("line", ["python:3.11-slim", f"python:3.11-slim@sha256:{'0' * 64}"])
+def test_the_base_image_is_pinned_by_the_digest_that_the_registry_gives(tmp_path, line):
+    folder, digest = tmp_path / "requirements", f"sha256:{'ab' * 32}"
+    folder.mkdir()
+    shutil.copy(FOLDER / "base_image.py", folder)
+    (tmp_path / "Dockerfile").write_text(f"# text\nARG BASE_IMAGE={line}\nFROM ${{BASE_IMAGE}}\n")
+    (tmp_path / "docker").write_text(f'#!/bin/sh\n[ "$6" = python:3.11-slim ] && echo {digest}\n')
+    (tmp_path / "docker").chmod(0o755)
+
+    def run(*arguments):
+        environment = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+        command = [sys.executable, folder / "base_image.py", *arguments]
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    assert run("--check").returncode == ("@" not in line)
+    assert run().stdout.strip() == f"python:3.11-slim@{digest}"
+    assert run("--write").returncode == 0
+    assert (tmp_path / "Dockerfile").read_text().splitlines()[1] == f"ARG BASE_IMAGE=python:3.11-slim@{digest}"
+    assert run("--check").returncode == 0
+    assert run("another").returncode == 1, "the registry does not have it"
 
 
 def test_the_page_of_licences_has_every_package_of_the_image():
