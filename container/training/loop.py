@@ -23,7 +23,7 @@ from container.training.job_data import JobData
 from container.training.objective import WeightedCrossEntropy
 from container.training.optimizer import effective_warmup, learning_rate, step_optimizer
 from container.training.predict import predict_split, weighted_log_loss
-from container.training.profiling import log_memory, return_freed_memory
+from container.training.profiling import GpuMeter, log_memory, return_freed_memory
 from container.training.progress import Progress
 from container.training.state import EarlyStopping, ValidationSchedule
 from container.training.step_budget import StepBudget
@@ -109,6 +109,7 @@ class Trainer:
         )
         self._budget = StepBudget(job, data, step=run.state.step)
         self._early = EarlyStopping.of(hp)
+        self._gpus = GpuMeter(self._ranks, self._ranks.device)
         self._loss = torch.zeros((), device=self._ranks.device)
         self._loss_steps = 0
         self._has_stepped = False
@@ -309,6 +310,7 @@ class Trainer:
         values = {"train/loss": loss / self._loss_steps if self._loss_steps else math.nan, "lr": rate}
         self._loss.zero_()
         self._loss_steps = 0
+        self._gpus.sample()
         progress = self._schedule.progress(state)
         rates = self._progress.report(state.step, progress, values)
         state.history.append({"step": state.step, "epoch": progress, "time": time.time(), **values, **rates})  # noqa: TID251 - a date, for charts
@@ -318,6 +320,8 @@ class Trainer:
         self._settle()
         state = self._run.state
         self._job.timeline.mark("train")
+        self._gpus.sample()
+        measured = {**self._gpus.figures(), **self._execution.figures(detail=self._memory_is_logged)}
         started = time.perf_counter()
         with self._run.average.in_place_of_weights(self._execution):
             logits = predict_split(self._execution, self._val, hp=self._hp, stop=self._stop)
@@ -347,8 +351,8 @@ class Trainer:
         log_memory(self._ranks, detail=self._memory_is_logged)
         self._memory_is_logged = True
         return_freed_memory()
-        self._progress.scalars(state.step, values)
-        state.history.append({"step": state.step, "epoch": progress, "time": time.time(), **values})  # noqa: TID251 - a date, for charts
+        self._progress.scalars(state.step, {**values, **measured})
+        state.history.append({"step": state.step, "epoch": progress, "time": time.time(), **values, **measured})  # noqa: TID251 - a date, for charts
         self._run.save()
         self._progress.restart()
         self._job.timeline.mark("validate")

@@ -3,6 +3,7 @@
 import gc
 import logging
 import math
+import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -203,6 +204,37 @@ def assert_one_process(readings: list[Reading], case: Case, *, rel: float = 1e-5
     for reading in speakers:
         for logits, expected in zip(reading.predictions, reading.expected_predictions, strict=True):
             torch.testing.assert_close(torch.tensor(logits), torch.tensor(expected), rtol=rel, atol=rel)
+
+
+def figures_with_a_slow_stage(case: Case, folder: Path, slow: int) -> list[dict[str, float]]:
+    """Return a rank's figures of a step whose stage `slow` sleeps 20 ms in each forward pass, and of no step."""
+    ranks, execution = pipeline(case, folder)
+    for stage in execution._stages:
+        if stage.plan.index == slow:
+            stage.register_forward_pre_hook(lambda *_: time.sleep(0.02))
+    normaliser = torch.tensor(1.0)
+    objective = WeightedCrossEntropy(CLASS_WEIGHTS, ranks.device)
+    for _ in range(2):
+        execution.figures(detail=True)
+        execution.forward_backward(
+            microbatches(case, 0), objective=objective, normaliser=normaliser, scale_loss=lambda loss: loss
+        )
+    return [execution.figures(detail=False), execution.figures(detail=False)]
+
+
+@pytest.mark.parametrize("schedule", ["1F1B", "Interleaved1F1B", "ZBVZeroBubble"])
+def test_the_time_of_each_stage_and_the_idle_share_of_its_rank_are_measured(
+    rank_pool: RankPool, tmp_path: Path, schedule: str
+) -> None:
+    case, slow = Case(schedule, {"pp": 2}, layers=4), 1
+    for figures, nothing in rank_pool.run(figures_with_a_slow_stage, case, tmp_path, slow, world_size=2):
+        assert nothing == {}
+        count = 2 * SCHEDULES[schedule].stages_per_rank
+        assert set(figures) == {f"stage_{i}/{name}" for i in range(count) for name in ("milliseconds", "idle_percent")}
+        assert figures["stage_1/milliseconds"] > 80
+        rank = SCHEDULES[schedule].rank_of(slow, 2)
+        idle = [figures[f"stage_{1 - rank}/idle_percent"], figures[f"stage_{rank}/idle_percent"]]
+        assert idle[0] > idle[1] + 10
 
 
 @pytest.mark.long
