@@ -295,6 +295,10 @@ class Aws(Section):
     deploy: Deploy | None = Field(default=None, description="Host the new model on an endpoint. Default: no endpoint.")
     triggers: Triggers | None = Field(default=None, description="Start without a person. Default: none.")
     notifications: Notifications | None = Field(default=None, description="Messages on an SNS topic. Default: none.")
+    experiments: bool = Field(
+        default=True,
+        description="Record the executions in SageMaker Experiments; `upsert` leaves it out if the role must not.",
+    )
     retries: Retries = Field(default=Retries(), description="Retries of each step.")
     cache_expires: CacheAge | None = Field(
         default="P30D",

@@ -87,7 +87,8 @@ def _pipeline(build: Build, steps: list[Any]) -> Any:
     return Pipeline(
         name=build.config.name,
         parameters=list(build.parameters.values()),
-        pipeline_experiment_config=None,
+        # The SDK's default: an experiment with the name of the pipeline. `upsert` may leave it out.
+        **({} if build.aws.experiments else {"pipeline_experiment_config": None}),
         steps=steps,
         sagemaker_session=build.session,
     )

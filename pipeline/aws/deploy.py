@@ -40,6 +40,7 @@ from pipeline.aws.parameters import (
     instance_count_parameter,
     keyed_inputs,
 )
+from pipeline.aws.permissions import Account
 from pipeline.aws.resolve import aws_plan, marker_folder, monitor_plan, monitored_inputs
 from pipeline.aws.session import aws_session
 from pipeline.aws.triggers import archive, archive_uri
@@ -81,10 +82,33 @@ def upsert(config: PipelineConfig, *, replace: bool = False) -> str:
     if aws.deploy and aws.deploy.asynchronous and (answers := aws.deploy.asynchronous.output):
         check_bucket("aws.deploy.asynchronous.output", answers, aws.region, s3)
     check_estimate(resolved)
+    if aws.experiments and (why := _why_no_experiments(resolved, session.client("iam"))):
+        print(f"Executions are not recorded in SageMaker Experiments: {why}.", file=sys.stderr)
+        definitions = [_without_experiments(text) for text in definitions]
     arns = [_write(plan, definition, sagemaker, s3) for plan, definition in zip(plans, definitions)]
     if aws.triggers is not None:
         write_object(aws, s3, uri=archive_uri(resolved), content=archive(resolved))
     return "\n".join(arns)
+
+
+def _why_no_experiments(resolved: AwsPlan, iam: Any) -> str:
+    """Return why executions cannot create experiments: the role must not, or it is not known; "" if they can."""
+    role, account = resolved.aws.role, Account(resolved, None)
+    needs = {"CreateExperiment": account.named("experiment", resolved.config.name)[0]}
+    needs |= {"CreateTrial": account.named("experiment-trial", "execution")[0]}
+    for action, arn in needs.items():
+        request = {"PolicySourceArn": role, "ActionNames": [f"sagemaker:{action}"], "ResourceArns": [arn]}
+        try:
+            (answer,) = iam.simulate_principal_policy(**request)["EvaluationResults"]
+        except iam.exceptions.ClientError as error:
+            return f"the permissions of {role} are not known ({error.response['Error']['Code']})"
+        if answer["EvalDecision"] != "allowed":
+            return f"{role} lacks sagemaker:{action}"
+    return ""
+
+
+def _without_experiments(definition: str) -> str:
+    return json.dumps({**json.loads(definition), "PipelineExperimentConfig": None})
 
 
 def _write(resolved: AwsPlan, definition: str, sagemaker: Any, s3: Any) -> str:

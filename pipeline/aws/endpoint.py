@@ -47,9 +47,9 @@ def deploy(operator: Operator, number: int, *, traffic: Traffic, adopt: bool) ->
             return
     alarms = put_alarms(operator)
     guarded = deployment_config(section, traffic, alarms)
-    _create(operator, "model", model)
+    _create(operator, "create_model", model)
     ask_trial(operator, package, alone, version=number)
-    _create(operator, "endpoint_config", config)
+    _create(operator, "create_endpoint_config", config)
     if endpoint is None:
         request = {
             "EndpointName": name,
@@ -182,12 +182,12 @@ def _is_busy_with(endpoint: Mapping[str, Any], target: str | None) -> bool:
     return status in BUSY
 
 
-def _create(operator: Operator, kind: str, request: Mapping[str, Any]) -> None:
-    """Create a "model" or an "endpoint_config", unless an earlier command did."""
-    key = {"model": "ModelName", "endpoint_config": "EndpointConfigName"}[kind]
-    if operator.look_up(f"describe_{kind}", **{key: request[key]}) is None:
-        what = f"create the {kind.replace('_', ' ')} {request[key]}"
-        operator.change(what, "sagemaker", f"create_{kind}", **request)
+def _create(operator: Operator, operation: str, request: Mapping[str, Any]) -> None:
+    """Create a model or an endpoint configuration, unless an earlier command did."""
+    key = {"create_model": "ModelName", "create_endpoint_config": "EndpointConfigName"}[operation]
+    if operator.look_up(operation.replace("create", "describe"), **{key: request[key]}) is None:
+        what = f"{operation.replace('_', ' the ', 1).replace('_', ' ')} {request[key]}"
+        operator.change(what, "sagemaker", operation, **request)
 
 
 def _tag(operator: Operator, endpoint: Mapping[str, Any], target: str, *, adopt: bool) -> None:

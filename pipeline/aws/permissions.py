@@ -122,6 +122,11 @@ RESOURCES: dict[str, Callable[[Account], list[Any]]] = {
     "the pipeline": lambda account: account.named(
         "pipeline", account.config.name, *([f"{account.config.name}-monitor"] if account.config.monitor else [])
     ),
+    "the experiments": lambda account: [
+        *account.named("experiment", account.config.name, f"{account.config.name}-monitor"),
+        *account.named("experiment-trial", "*"),
+        *account.named("experiment-trial-component", "*"),
+    ],
     "the models of the group": lambda account: account.named("model-package", f"{account.config.group}/*"),
     "the group": lambda account: account.named("model-package-group", account.config.group),
     "the buckets": _buckets,
@@ -266,6 +271,7 @@ _TABLE: tuple[tuple[str, ...], ...] = (
     ("upsert", "sagemaker:AddTags", "the pipeline", "aws.tags"),
     ("upsert, start", "s3:ListBucket", "the buckets"),
     ("upsert", "iam:PassRole", "the role", "", _SAGEMAKER),
+    ("upsert", "iam:SimulatePrincipalPolicy", "the role", "aws.experiments"),
     ("upsert", "s3:PutObject", "BUCKET/PREFIX/NAME/settings/*"),
     ("upsert", "s3:GetObject PutObject", "BUCKET/PREFIX/NAME/definitions/*"),
     ("start", "sagemaker:DescribePipeline StartPipelineExecution", "the pipeline"),
@@ -286,6 +292,8 @@ _TABLE: tuple[tuple[str, ...], ...] = (
     (ROLE, f"sagemaker:{_JOBS.format('TrainingJob')}", "training jobs"),
     (ROLE, f"sagemaker:{_JOBS.format('HyperParameterTuningJob')}", "tuning jobs", _TUNER),
     (ROLE, "sagemaker:ListTrainingJobsForHyperParameterTuningJob", "tuning jobs", _TUNER),
+    (ROLE, "sagemaker:AssociateTrialComponent CreateExperiment CreateTrial", "the experiments", "aws.experiments"),
+    (ROLE, "sagemaker:DescribeExperiment DescribeTrial", "the experiments", "aws.experiments"),
     (ROLE, "sagemaker:CreateModelPackage DescribeModelPackage", _PACKAGES),
     (ROLE, "sagemaker:CreateModelPackageGroup DescribeModelPackageGroup AddTags", "the group"),
     (ROLE, "sagemaker:CreateModel DescribeModel AddTags", "models", _BATCH),

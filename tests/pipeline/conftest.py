@@ -4,6 +4,8 @@ import urllib.request
 
 import boto3
 import pytest
+from moto.core.responses import ActionResult
+from moto.iam.responses import IamResponse
 from moto.server import ThreadedMotoServer
 
 from testing.pipelines import loopback_only
@@ -14,6 +16,11 @@ VARIABLES = {
     "AWS_SESSION_TOKEN": "test",
     "AWS_DEFAULT_REGION": "eu-west-1",
 }
+
+
+def _allowed(response: IamResponse) -> ActionResult:
+    action = response._get_param("ActionNames.member.1")
+    return ActionResult({"EvaluationResults": [{"EvalActionName": action, "EvalDecision": "allowed"}]})
 
 
 @pytest.fixture(scope="module")
@@ -30,6 +37,7 @@ def local_aws():
         for name in ("AWS_PROFILE", "AWS_DEFAULT_PROFILE"):
             patch.delenv(name, raising=False)
         patch.setattr("pipeline.aws.deploy.print_estimate", lambda *_, **__: None)  # another process, for seconds
+        patch.setattr(IamResponse, "simulate_principal_policy", _allowed, raising=False)  # moto has none
         s3 = boto3.client("s3")
         for bucket in ("raw", "my-bucket"):
             s3.create_bucket(Bucket=bucket, CreateBucketConfiguration={"LocationConstraint": "eu-west-1"})

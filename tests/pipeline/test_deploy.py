@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 import boto3
 import pytest
+from botocore.client import BaseClient
 from botocore.exceptions import (
     ClientError,
     EndpointConnectionError,
@@ -143,6 +144,38 @@ def test_a_tag_without_a_value_reaches_the_pipeline_and_its_jobs(client, local_a
         steps = all_steps(json.loads(client.describe_pipeline(PipelineName=config.name)["PipelineDefinition"]))
         assert [steps[name]["Arguments"]["Tags"] for name in ("DataLoading", "PyTorchTraining")] == [sent, sent]
         assert client.list_tags(ResourceArn=arn)["Tags"] == sent
+
+
+@pytest.mark.parametrize(
+    ("answer", "line"),
+    [
+        ("allowed", None),
+        ("implicitDeny", "SageMaker lacks sagemaker:CreateExperiment."),
+        (ClientError({"Error": {"Code": "AccessDenied"}}, "Simulate"), "SageMaker are not known (AccessDenied)."),
+    ],
+)
+def test_executions_are_recorded_in_experiments_where_the_role_allows_it(client, monkeypatch, capsys, answer, line):
+    send = BaseClient._make_api_call
+
+    def simulate(self, operation, parameters):
+        if operation != "SimulatePrincipalPolicy":
+            return send(self, operation, parameters)
+        if isinstance(answer, ClientError):
+            raise answer
+        (arn,) = parameters["ResourceArns"]
+        assert arn.startswith("arn:aws:sagemaker:eu-west-1:123456789012:experiment")
+        return {"EvaluationResults": [{"EvalActionName": "", "EvalDecision": answer}]}
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", simulate)
+    upsert(configuration(name="recorded"))
+    sent = json.loads(client.describe_pipeline(PipelineName="recorded")["PipelineDefinition"])
+    recorded = {
+        "ExperimentName": {"Get": "Execution.PipelineName"},
+        "TrialName": {"Get": "Execution.PipelineExecutionId"},
+    }
+    assert sent["PipelineExperimentConfig"] == (None if line else recorded)
+    said = [each for each in capsys.readouterr().err.splitlines() if "SageMaker Experiments" in each]
+    assert [each.endswith(line) for each in said] == [True] if line else said == []
 
 
 def test_start_sends_parameters_and_a_folder_for_checkpoints(client, deployed):

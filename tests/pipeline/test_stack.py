@@ -575,7 +575,7 @@ OF_STEPS = {
     "DescribeModelPackageGroup",
     "EndpointConfig": "CreateEndpointConfig DescribeEndpointConfig AddTags",
     "Endpoint": "CreateEndpoint UpdateEndpoint DescribeEndpoint AddTags",
-    "Condition": "",
+    "Condition": "AssociateTrialComponent CreateExperiment CreateTrial DescribeExperiment DescribeTrial",
     "Fail": "",
 }
 
