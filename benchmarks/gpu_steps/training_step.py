@@ -3,6 +3,7 @@
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,13 +64,28 @@ class OurStep:
 
     Args:
         graphs: replay forward and backward as graphs; on a CPU, a stand-in computes again.
+        update_graph: replay the update of the weights too.
+        combo_kernels: let the compiler join independent kernels.
         settings: of the job, such as bf16, compile and activation_checkpointing.
     """
 
     first_tokens_only = True  # in the last layer
 
-    def __init__(self, folder: Path, shape: Shape, *, graphs: bool = False, **settings: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        shape: Shape,
+        *,
+        graphs: bool = False,
+        update_graph: bool = False,
+        combo_kernels: bool = False,
+        **settings: Any,
+    ) -> None:
         hp = hyperparameters(folder, shape, lr=LR, dropout=0.0, **settings)
+        if combo_kernels:
+            import torch._inductor.config  # of this process; takes a moment
+
+            torch._inductor.config.combo_kernels = True
         self._ranks = build_mesh(ParallelDegrees.resolve(hp, 1))
         if graphs:
             use_side_stream(self._ranks.device)  # the default stream cannot be captured
@@ -81,7 +97,10 @@ class OurStep:
             capture = CudaCapture() if self._ranks.device.type == "cuda" else _computed_again
             self.graphs = StepGraphs(self._execution.module, [shape.longest], capture=capture, must=True)
         self._execution.graphs = self.graphs
-        self._optimizer = build_optimizer(hp, self._execution.module)
+        optimizer = build_optimizer(hp, self._execution.module)
+        self._optimizer, self._update = optimizer, partial(step_optimizer, optimizer)
+        if update_graph and self.graphs is not None:
+            self._update = self.graphs.update_of(optimizer)
         self._objective = WeightedCrossEntropy([1.0, 1.0], self._ranks.device)
         self._shape = shape
         self._norm: HostCopy | None = None
@@ -105,7 +124,7 @@ class OurStep:
         norm = self._execution.gradient_norm(1.0)
         if self._norm is not None:
             self._norm.item()  # of the step before: as in the training loop, the host is one step ahead
-        step_optimizer(self._optimizer, norm)
+        self._update(norm)
         self._norm = HostCopy(norm.value)
         return loss, norm.value
 

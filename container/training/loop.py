@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -109,6 +110,7 @@ class Trainer:
         )
         self._budget = StepBudget(job, data, step=run.state.step)
         self._early = EarlyStopping.of(hp)
+        self._update = partial(step_optimizer, run.optimizer) if graphs is None else graphs.update_of(run.optimizer)
         self._gpus = GpuMeter(self._ranks, self._ranks.device)
         self._loss = torch.zeros((), device=self._ranks.device)
         self._loss_steps = 0
@@ -222,7 +224,7 @@ class Trainer:
         self._next_totals = None if following is None else self._totals(following)
         norm = self._execution.gradient_norm(self._hp.gradient_clip_val or math.inf, loss_scale=self._run.scaler.factor)
         self._settle()  # the step before: the average needs its weights
-        step_optimizer(self._run.optimizer, norm)
+        self._update(norm)
         self._taken = TakenStep(state.step, HostCopy(norm.value), loss if totals.is_weighted else None)
         if self._run.scaler.enabled:
             self._settle()  # the next loss is scaled by the outcome

@@ -1,7 +1,8 @@
 """Replay the forward and backward pass of a microbatch as a CUDA graph, one for each shape that occurs again.
 
 The host launches about a thousand kernels for a microbatch; a graph is one launch. Its shapes are fixed, so batches are
-filled (data/filling.py), and its inputs and gradients stay at their addresses.
+filled (data/filling.py), and its inputs and gradients stay at their addresses. With cuda_graphs true, the optimizer's
+step is a graph too.
 """
 
 import logging
@@ -9,17 +10,20 @@ import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from container.data.batch import PackedBatch
 from container.data.filling import filled, shapes_of
 from container.job.log_once import log_once
 from container.models.encoder import TextEncoder
 from container.parallel.encoder_checks import graphs_are_impossible, reason_against_graphs
-from container.parallel.execution import Execution, Microbatch
+from container.parallel.execution import Execution, GradientNorm, Microbatch
+from container.training.optimizer import step_optimizer
 from contracts.errors import first_line
 from contracts.hyperparameters import Hyperparameters
 
@@ -29,6 +33,8 @@ _MOST_GRAPHS = 32
 _ROOM = 2.2  # times the activations of a microbatch: those of graphs, which stay, and those without a graph
 _LARGEST_DIFFERENCE = 0.02  # relative, of loss and gradient norm: bfloat16 has 8 bits
 Replay = Callable[[], Tensor]
+Update = Callable[[GradientNorm], None]
+Made = TypeVar("Made")
 
 
 def step_graphs(hp: Hyperparameters, execution: Execution) -> "StepGraphs | None":
@@ -90,7 +96,7 @@ class StepGraphs:
             self._graphs.move_to_end(shapes)
             return self._graphs[shapes](batch, normaliser)
         first = self._seen.pop(shapes, None)
-        graph = None if first is None else self._captured(compute, first, normaliser)
+        graph = None if first is None else self._made(partial(self._captured, compute, first, normaliser))
         if graph is not None:
             return self._compared(compute, graph, batch, normaliser)
         if self._makes_more:
@@ -98,17 +104,27 @@ class StepGraphs:
             _limit(self._seen)
         return compute(batch, normaliser)
 
-    def _captured(self, compute: Microbatch, first: PackedBatch, normaliser: Tensor) -> "Graph | None":
+    def update_of(self, optimizer: Optimizer) -> Update:
+        """Return what updates the weights: with cuda_graphs true, a graph from the second step on."""
+        if self._must:
+            return UpdateGraph(optimizer, lambda work: self._made(lambda: self._capture(work)))
+        return partial(step_optimizer, optimizer)
+
+    def _captured(self, compute: Microbatch, first: PackedBatch, normaliser: Tensor) -> "Graph":
         log_once(logger, logging.INFO, "cuda_graphs: microbatches whose shape occurs again are replayed as a graph")
+        if not self._has_room(first.rows.device):
+            raise torch.OutOfMemoryError("the activations of a microbatch do not fit twice")
+        return Graph(compute, first, normaliser, capture=self._capture)
+
+    def _made(self, make: Callable[[], Made]) -> Made | None:
+        """Return what `make` captures; None if that is impossible, or was before."""
         try:
-            if not self._has_room(first.rows.device):
-                raise torch.OutOfMemoryError("the activations of a microbatch do not fit twice")
-            return Graph(compute, first, normaliser, capture=self._capture)
+            return make() if self._makes_more else None
         except torch.OutOfMemoryError as error:
             self._stop_making()
             logger.warning("cuda_graphs: no more graphs are made: %s", first_line(error))
         except Exception as error:  # of several types
-            self._give_up(f"the microbatch cannot be captured: {first_line(error)}")
+            self._give_up(f"the step cannot be captured: {first_line(error)}")
         return None
 
     def _has_room(self, device: torch.device) -> bool:
@@ -171,6 +187,51 @@ class Graph:
         self.batch = batch.each(lambda tensor: next(static).copy_(tensor, non_blocking=True))
         self._normaliser.copy_(normaliser)
         return self._replay()
+
+
+class UpdateGraph:
+    """Updates the weights by step_optimizer; again by a graph, if the same weights have gradients.
+
+    The graph reads learning rates, and what the norm decides, from a tensor of its own. The optimizer keeps numbers, as
+    in a checkpoint.
+    """
+
+    def __init__(self, optimizer: Optimizer, capture: Callable[[Replay], Replay | None]) -> None:
+        self._optimizer, self._capture = optimizer, capture
+        groups = optimizer.param_groups
+        self._weights = [weight for group in groups for weight in group["params"]]
+        self._scales = torch.tensor([group["lr_scale"] for group in groups], device=self._weights[0].device)
+        self._graphs: dict[Hashable, tuple[Replay | None, Tensor]] = {}
+
+    def __call__(self, norm: GradientNorm) -> None:
+        key = tuple(weight.grad is not None for weight in self._weights)
+        replay, static = self._graphs.get(key, (None, None))
+        if replay is not None and static is not None:
+            static.copy_(self._values(norm))
+            replay()
+            return
+        step_optimizer(self._optimizer, norm)  # creates the optimizer's state
+        if key not in self._graphs:
+            static = self._values(norm)
+            self._graphs[key] = self._capture(partial(self._work, norm, static)), static
+
+    def _values(self, norm: GradientNorm) -> Tensor:
+        """Return whether to skip the step, the divisor, and the learning rate of each group. [2 + G]"""
+        first = self._optimizer.param_groups[0]
+        rates = self._scales * (first["lr"] / first["lr_scale"])  # a tensor of numbers would wait for its copy
+        return torch.cat(
+            [norm.nonfinite[None], (norm.nonfinite if norm.divisor is None else norm.divisor)[None], rates]
+        )
+
+    def _work(self, norm: GradientNorm, static: Tensor) -> Tensor:
+        optimizer, groups = self._optimizer, self._optimizer.param_groups
+        skip, divisor, *rates = static.unbind()
+        optimizer.param_groups = [{**group, "lr": rate, "capturable": True} for group, rate in zip(groups, rates)]
+        try:
+            step_optimizer(optimizer, GradientNorm(norm.value, None if norm.divisor is None else divisor, skip))
+        finally:
+            optimizer.param_groups = groups
+        return skip
 
 
 class CudaCapture:

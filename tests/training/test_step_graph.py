@@ -5,6 +5,7 @@ import math
 from collections import defaultdict
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,13 +22,15 @@ from container.models import attention, record_tokens
 from container.models.build import build_classifier
 from container.parallel.degrees import ParallelDegrees
 from container.parallel.encoder_checks import check_graphs, reason_against_graphs
+from container.parallel.execution import GradientNorm
 from container.parallel.mesh import RankMesh
 from container.parallel.parallelize import parallelize
 from container.training import step_graph, train
 from container.training.checkpoint import load_weights
 from container.training.job_data import JobData
 from container.training.objective import WeightedCrossEntropy
-from container.training.step_graph import StepGraphs, step_graphs
+from container.training.optimizer import build_optimizer, step_optimizer
+from container.training.step_graph import StepGraphs, UpdateGraph, step_graphs
 from container.training.train import build_model
 from contracts.errors import ContractError
 from contracts.model_classes import MODEL_CLASSES
@@ -207,7 +210,9 @@ def trained(root: Path, monkeypatch, capture: Any, **settings: Any) -> list[torc
 
     monkeypatch.setattr(train, "step_graphs", graphs_of)
     monkeypatch.setattr(train, "capture_stream", lambda _: nullcontext())
+    # The graph has the learning rates in float32, which have this one.
     overrides = {"max_epochs": 2, "batch_size": 4, "run_scheduler": False, "warmup_steps": 0, "seed": 1, **settings}
+    overrides["lr"] = 2**-10
     job, done = train_in_process(write_job(root, overrides=overrides))
     model = build_model(job.hp, JobData.open(job).prepared, pretrained=False)
     load_weights(model, *done.checkpoints)
@@ -223,6 +228,33 @@ def test_replayed_graphs_train_to_the_same_weights_also_with_accumulation(tmp_pa
     assert capture.replays > 10
     expected = trained(tmp_path / "plain", monkeypatch, None, **settings)
     assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("optimizer", ["AdamW", "SGD"])
+def test_a_graph_of_the_update_reads_the_rates_the_clipping_and_the_decision_of_each_step(optimizer):
+    """Two groups, one of them at half the rate; a third weight gets its first gradient in the fourth step."""
+    hp = hyperparameters(optimizer=optimizer, lr=2.0**-5, head_lr=2.0**-6, momentum=0.5)
+    captured = StandIn()
+    results = []
+    for update_of in (lambda built: partial(step_optimizer, built), lambda built: UpdateGraph(built, captured)):
+        module = torch.nn.ModuleDict({name: torch.nn.Linear(3, 2) for name in ("backbone", "head", "late")})
+        for i, weight in enumerate(module.parameters()):
+            torch.nn.init.constant_(weight, 1 + i)
+        built = build_optimizer(hp, module)
+        update = update_of(built)
+        for step, (skip, divisor) in enumerate([(0, 1), (0, 4), (1, 2), (0, 2), (0, 8)]):
+            for name, weight in module.named_parameters():
+                if "late" not in name or step >= 3:
+                    weight.grad = torch.full_like(weight, math.inf if skip else step + 1.0)
+            for group in built.param_groups:
+                group["lr"] = 2.0 ** -(5 + step) * group["lr_scale"]
+            update(GradientNorm(torch.tensor(1.0), torch.tensor(float(divisor)), torch.tensor(float(skip))))
+            results.append([weight.detach().clone() for weight in module.parameters()])
+    assert captured.replays == 3
+    for plain, replayed in zip(results[:5], results[5:], strict=True):
+        assert all(map(torch.equal, plain, replayed))
+    assert all(map(torch.equal, results[1], results[2])), "a step without finite gradients changes nothing"
+    assert {type(group["lr"]) for group in built.param_groups} == {float}
 
 
 def test_a_resumed_run_with_graphs_trains_to_the_weights_of_one_without_an_interruption(
@@ -315,7 +347,7 @@ def test_a_graph_is_made_only_where_activations_fit_twice_beside_copies_of_the_g
 @pytest.mark.parametrize("capture", [raising(RuntimeError("operation not permitted")), half_of], ids=["fails", "half"])
 def test_with_true_a_graph_that_is_impossible_or_wrong_is_an_error(tmp_path, capture):
     hp, execution = execution_of(tmp_path, "bert", CPU)
-    with pytest.raises(ContractError, match="cuda_graphs: is true, but (the microbatch cannot|loss and gradient)"):
+    with pytest.raises(ContractError, match="cuda_graphs: is true, but (the step cannot|loss and gradient)"):
         step_with(capture, execution, hp, must=True)
 
 
