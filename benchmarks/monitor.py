@@ -74,7 +74,8 @@ class Pool:
         chosen = [self.tokens[row] for row in rows.tolist()]
         offsets = np.cumsum([0, *map(len, chosen)])
         none = np.zeros(0, np.int64)
-        return SampledTexts.of(TextArrays(np.concatenate(chosen), offsets, none, none), self.unknown)
+        texts = TextArrays(np.concatenate(chosen), offsets, none, none)
+        return SampledTexts.of(texts, unknown=self.unknown, blank=[0])
 
     def lengths(self) -> NumericSummary:
         summary = NumericSummary()
@@ -223,9 +224,9 @@ def _run(pool: Pool, fitted: FittedPreprocessing, before: np.ndarray, new: Pool,
             labels=labelled(CLASSES, np.bincount(train.label).tolist()),
             numbers={name: Distribution.of(summary) for name, summary in profile.numbers.items()},
             categories={name: Categories.of(counts) for name, counts in profile.categories.items()},
-            lengths={"text": Distribution.of(train.lengths())},
         ),
-        texts={"text": train.texts(hashed_rows(TRAIN))},
+        lengths={"text": Distribution.of(test.lengths())},
+        texts={"text": test.texts(hashed_rows(len(test.tokens)))},
         scores=test.scores(),
     )
     profile = RecordProfile(fitted, baseline.table.categories)

@@ -19,7 +19,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_array, check_consistent_length
+from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
 from container.serving.predictor import Predictor
 from container.tables.records import records_to_table
@@ -238,7 +238,7 @@ class TextTableClassifier(ClassifierMixin, BaseEstimator):
 def _labels_of(y: Any) -> np.ndarray:
     labels = np.asarray(y, None if isinstance(y, np.ndarray) or hasattr(y, "to_numpy") else object)
     if labels.ndim == 2 and labels.shape[1] == 1:
-        labels = labels[:, 0]
+        labels = column_or_1d(labels, warn=True)
     if labels.ndim != 1:
         raise ContractError(f"y: has the shape {labels.shape}", "Pass one label per row.")
     return labels

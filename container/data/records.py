@@ -107,6 +107,12 @@ class RecordArrays:
         texts = tuple(TextArrays.gathered(of_role, records) for of_role in zip(*(part.texts for part in parts)))
         return cls(row, label, tabular, texts, weight)
 
+    @classmethod
+    def joined(cls, parts: Sequence["RecordArrays"]) -> "RecordArrays":
+        """Return the records of all parts, without groups."""
+        places = [(part, row) for part in parts for row in range(len(part.row))]
+        return cls.gathered(*zip(*places))
+
     def take(self, records: np.ndarray) -> "RecordArrays":
         """Return a copy of some records."""
         texts = tuple(text.take(records) for text in self.texts)

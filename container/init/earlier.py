@@ -92,7 +92,7 @@ def _earlier(raw: RawTables, split: np.ndarray, how: str, *, job: Path, lost: in
     new = np.isnan(split)
     notes = []
     if count := int(np.count_nonzero(new & (raw.codes >= 0))):
-        notes.append(f"{counted(count, 'row')} with a label that {job} lacks: in train.")
+        notes.append(f"{counted(count, 'labelled row')} that {job} does not have: in train.")
     if lost:
         notes.append(f"{counted(lost, 'test row')} of {job} are not in the table; compare needs the same ones.")
     return Splits(np.where(new, TRAIN, split).astype(np.int8), how, notes)

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from container.models.build import load_classifier
 from container.models.classifier import Classifier
+from container.models.ensemble import Ensemble
 from container.models.tabular import TabularBranch
 from container.preprocessing.fitted import FittedPreprocessing
 from contracts.artifacts import tokenizer_folder
-from contracts.errors import ContractError
 from contracts.spelling import counted
 
 logger = logging.getLogger(__name__)
@@ -48,13 +48,12 @@ def carry_over(model: Classifier, fitted: FittedPreprocessing, tokenizers: Path,
         fitted, tokenizers: the rules that are fitted on the new data, and the folder of their tokenizers.
 
     Raises:
-        ContractError: the earlier model is an ensemble, or its files are damaged.
+        ContractError: the files of the earlier model are damaged.
     """
     earlier = load_classifier(initial)
-    if not isinstance(earlier, Classifier):
-        raise ContractError(
-            f"initial_model: {initial} is an ensemble of several networks", "Give the model of one network."
-        )
+    if isinstance(earlier, Ensemble):
+        logger.info("initial model %s: its first network of %d is the start", initial, len(earlier.members))
+        earlier = earlier.members[0]
     old, new = dict(earlier.named_parameters()), dict(model.named_parameters())
     before = _meanings(earlier, FittedPreprocessing.load(initial), initial)
     after = _meanings(model, fitted, tokenizers)

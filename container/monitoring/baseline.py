@@ -2,7 +2,7 @@
 
 import base64
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, Self
@@ -32,21 +32,25 @@ class SampledTexts:
     """One text field of sampled records.
 
     Attributes:
+        empty: records without text.
         unknown: tokens of each record that stand for text which the tokenizer does not know. [N]
         distinct: different tokens of each record that `tokens` has. [N]
         tokens: their ids, without the order of the text: int32, compressed, as base64.
     """
 
+    empty: Count
     unknown: tuple[Count, ...]
     distinct: tuple[Count, ...]
     tokens: str
 
     @classmethod
-    def of(cls, texts: TextArrays, unknown: int | None) -> Self:
+    def of(cls, texts: TextArrays, *, unknown: int | None, blank: Sequence[int]) -> Self:
+        """Return the facts; `unknown` is the id of an unknown token, `blank` the ids of a record without text."""
         records = np.split(texts.tokens, texts.token_offsets[1:-1])
         distinct = [np.unique(record[:_MOST_TOKENS]) for record in records]
         ids = np.concatenate([*distinct, np.empty(0)]).astype("<i4")
         return cls(
+            sum(np.array_equal(record, blank) for record in records),
             tuple(int(np.count_nonzero(record == unknown)) for record in records),
             tuple(map(len, distinct)),
             base64.b64encode(zlib.compress(ids.tobytes(), 9)).decode("ascii"),
@@ -112,14 +116,30 @@ class Baseline:
 
     Attributes:
         table: of train.
-        texts: of at most SAMPLE_ROWS records of train, by role of the text field.
+        lengths: tokens per record of val and test, by role of the text field. A tokenizer that was fitted on train
+            needs fewer tokens for train than for any other text.
+        texts: of at most SAMPLE_ROWS of these records, by role.
         scores: of test.
     """
 
     format_version: Literal[1]
     table: TableDistributions
+    lengths: Mapping[str, Distribution]
     texts: Mapping[str, SampledTexts]
     scores: Scores
+
+    @classmethod
+    def of(cls, table: TableDistributions, held_out: RecordArrays, preprocessor: Preprocessor, scores: Scores) -> Self:
+        """Return the baseline of a job.
+
+        Args:
+            table: of train.
+            held_out: sampled records of val and test.
+            scores: of test.
+        """
+        texts = sampled_texts(held_out, preprocessor)
+        lengths = {role: Distribution.of(summary) for role, summary in token_lengths(held_out, texts).items()}
+        return cls(1, table, lengths, texts, scores)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
@@ -146,18 +166,20 @@ def sampled_texts(records: RecordArrays, preprocessor: Preprocessor) -> dict[str
     """Return the text fields of records, by role."""
     roles = [field.role for field in preprocessor.fitted.text_fields]
     return {
-        role: SampledTexts.of(texts, preprocessor.unknown(role))
+        role: SampledTexts.of(texts, unknown=preprocessor.unknown(role), blank=preprocessor.blank(role))
         for role, texts in zip(roles, records.texts, strict=True)
     }
 
 
-def write_baseline(folder: Path, data: PreparedData, sampled: RecordArrays, scores: Scores) -> None:
-    """Write the baseline of a job.
+def token_lengths(records: RecordArrays, roles: Iterable[str]) -> dict[str, NumericSummary]:
+    """Return the tokens per record of each text field."""
+    lengths = {role: NumericSummary() for role in roles}
+    for summary, texts in zip(lengths.values(), records.texts):
+        summary.add(np.diff(texts.token_offsets).astype(np.float64))
+    return lengths
 
-    Args:
-        data: of the job, whose preparation has counted train.
-        sampled: the `hashed_rows` of train.
-        scores: of test.
-    """
+
+def write_baseline(folder: Path, data: PreparedData, held_out: RecordArrays, scores: Scores) -> None:
+    """Write the baseline of a job; see Baseline.of."""
     table = read_as(data.folder / DISTRIBUTIONS, TableDistributions, "Remove the folder of prepared data.")
-    Baseline(1, table, sampled_texts(sampled, Preprocessor.load(data.folder)), scores).save(folder)
+    Baseline.of(table, held_out, Preprocessor.load(data.folder), scores).save(folder)

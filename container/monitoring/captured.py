@@ -42,6 +42,7 @@ class RecordFiles:
         endpoint: the part of the paths of the captures of one endpoint; None: of all.
         since: the first time of the captured requests that count.
         left_out: requests and files that were left out, by cause; examples: the place of the first of each.
+        earlier: requests before `since`.
     """
 
     folder: Path
@@ -51,6 +52,7 @@ class RecordFiles:
     since: datetime | None = None
     left_out: Counter[str] = field(default_factory=Counter)
     examples: dict[str, str] = field(default_factory=dict)
+    earlier: int = 0
 
     def tables(self, scratch: Path) -> Iterator[Table]:
         """Yield the records; name, count and leave out what cannot be read or is of something else."""
@@ -63,7 +65,7 @@ class RecordFiles:
             elif self.endpoint is None or self.endpoint in path.relative_to(self.folder).parts:
                 yield from self._captured(path)
             else:
-                self._leave_out(f"a capture of another endpoint than {self.endpoint}", path)
+                self._leave_out(f"a capture of another endpoint than {self.endpoint} (ENDPOINT_NAME)", path)
 
     @property
     def causes(self) -> str:
@@ -122,12 +124,19 @@ class RecordFiles:
         rows: list[Mapping[str, Any]] = []
         for row in json_records(body, media_type, self.columns):
             if isinstance(row, Mapping) and not set(self.columns).isdisjoint(row):
-                rows.append(row)
+                rows.append({name: self._single(name, value) for name, value in row.items()})
             else:
                 self._leave_out("a record without any column of the model", place)
         if self.id_name is not None and own is not None and len(rows) == 1 and rows[0].get(self.id_name) is None:
             rows = [{**rows[0], self.id_name: own}]
         return rows
+
+    def _single(self, name: str, value: Any) -> Any:
+        """Return the text of a value with parts, which would make all values of its column unreadable."""
+        if isinstance(value, Mapping):
+            return value if any(column.startswith(f"{name}.") for column in self.columns) else json.dumps(value)
+        nested = isinstance(value, list) and any(isinstance(part, list | Mapping) for part in value)
+        return json.dumps(value) if nested else value
 
     def _csv(self, lines: Sequence[tuple[bytes, str | None]], path: Path) -> Iterator[Table]:
         """Yield records without a header as a table; halves of them, if one is refused."""
@@ -166,6 +175,8 @@ class RecordFiles:
                         continue
                     if self.since is None or (when is not None and when >= self.since):
                         yield place, captured
+                    else:
+                        self.earlier += 1
         except (EOFError, OSError) as error:
             self._leave_out("a file that is cut", f"{path}, after line {number}: {first_line(error)}")
 

@@ -124,14 +124,18 @@ def _of_shares(subject: str, what: str, *pairs: tuple[float, int], limit: float,
     return _check(subject, what, share_difference(then, now), limit, about)
 
 
-def _of_numbers(subject: str, what: str, then: Distribution, now: Distribution, limit: float) -> Check:
-    about = f"median {_median(then)} then, {_median(now)} now"
-    return _check(subject, what, numbers_difference(then, now), limit, about)
+def _of_numbers(subject: str, what: str, then: Distribution, now: NumericSummary, limit: float) -> Check:
+    about = f"median {_median(then.edges, then.counts)} then, {_median(*now.distribution.items())} now"
+    return _check(subject, what, numbers_difference(then, then.like(now)), limit, about)
 
 
-def _median(distribution: Distribution) -> str:
-    place = np.searchsorted(np.cumsum(distribution.counts), distribution.total / 2)
-    return f"{distribution.edges[min(place, len(distribution.edges) - 1)]:.4g}" if distribution.total else "none"
+def _median_score(scores: Scores) -> str:
+    return f"median {_median((*scores.scores.edges, 1.0), scores.scores.counts)}"
+
+
+def _median(values: Sequence[float] | np.ndarray, counts: Sequence[int] | np.ndarray) -> str:
+    ranks = np.cumsum(counts)
+    return f"{values[int(np.searchsorted(ranks, ranks[-1] / 2))]:.4g}" if len(ranks) and ranks[-1] else "none"
 
 
 def _columns(
@@ -146,10 +150,10 @@ def _columns(
             yield _of_shares(name, "type", then, now, limit=settings.max_share, examples=profile.examples.get(name, ()))
     for name, summary in profile.numbers.items():
         if name in table.numbers and (name in profile.columns or name not in fitted.raw_numbers):
-            then, now = table.numbers[name], table.numbers[name].like(summary)
-            missing = [(each.missing, each.missing + each.total) for each in (then, now)]
+            then = table.numbers[name]
+            missing = (then.missing, then.missing + then.total), (summary.missing, summary.missing + summary.count)
             yield _of_shares(name, "missing", *missing, limit=settings.max_share)
-            yield _of_numbers(name, "distribution", then, now, settings.max_distance)
+            yield _of_numbers(name, "distribution", then, summary, settings.max_distance)
     for name, counts in profile.categories.items():
         if name in table.categories and name in profile.columns:
             yield from _categories(name, table.categories[name], counts, profile, settings)
@@ -179,10 +183,11 @@ def _texts(
     for text in fitted.text_fields:
         role, name = text.role, text.name
         if not current.profile.columns.keys().isdisjoint(text.columns):
-            then = baseline.table.lengths[role]
-            yield _of_numbers(name, "length", then, then.like(current.lengths[role]), settings.max_distance)
-            samples = (each[role].unknown for each in (baseline.texts, current.texts))
-            shares = [(sum(count > 0 for count in unknown), len(unknown)) for unknown in samples]
+            yield _of_numbers(name, "length", baseline.lengths[role], current.lengths[role], settings.max_distance)
+            samples = [each[role] for each in (baseline.texts, current.texts)]
+            missing = [(each.empty, len(each.unknown)) for each in samples]
+            yield _of_shares(name, "missing", *missing, limit=settings.max_share)
+            shares = [(sum(count > 0 for count in each.unknown), len(each.unknown)) for each in samples]
             yield _of_shares(name, "unknown tokens", *shares, limit=settings.max_share)
             if role in current.told:
                 about = f"a classifier tells new texts from old ones, with an AUROC of {current.told[role].auroc:.3f}"
@@ -190,7 +195,9 @@ def _texts(
 
 
 def _scores(then: Scores, now: Scores, settings: MonitorSettings) -> Iterator[Check]:
-    yield _of_numbers(SCORES, "distribution", then.scores, now.scores, settings.max_distance)
+    about = " then, ".join(_median_score(each) for each in (then, now)) + " now"
+    difference = numbers_difference(then.scores, now.scores)
+    yield _check(SCORES, "distribution", difference, settings.max_distance, about)
     if len(then.decided) > 2:
         difference = counts_difference(*([each.decided[name] for name in then.decided] for each in (then, now)))
         yield _check(SCORES, "classes", difference, settings.max_distance, "records of each most probable class")

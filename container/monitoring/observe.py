@@ -1,7 +1,7 @@
 """Stream records once: count all, and keep a sample of which the model computes texts and scores."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self
@@ -10,14 +10,13 @@ import numpy as np
 import pyarrow as pa
 
 from container.data.records import RecordArrays
-from container.monitoring.baseline import Baseline, Scores, sampled_texts
+from container.monitoring.baseline import Baseline, Scores, sampled_texts, token_lengths
 from container.monitoring.captured import RecordFiles
 from container.monitoring.checks import Current
 from container.monitoring.drift import tell_apart
 from container.monitoring.profile import RecordProfile
 from container.preprocessing.distributions import Distribution, labelled
 from container.preprocessing.labels import UNLABELLED, LabelMap
-from container.preprocessing.numeric_summary import NumericSummary
 from container.preprocessing.risk_tables import fold_of
 from container.serving.predictor import Predictor
 from container.tables.part_files import find_part_files
@@ -36,13 +35,15 @@ class Labels:
 
     Attributes:
         codes: class id of each record id.
-        unknown: rows with a label that the model does not know, by label.
+        others: the label of each record id that has one of no class of the model.
+        unknown: records with such a label, by label.
         matched: labels that records have used.
     """
 
     map: LabelMap
     id_name: str | None = None
     codes: dict[str, int] = field(default_factory=dict)
+    others: dict[str, str] = field(default_factory=dict)
     unknown: Counter[str] = field(default_factory=Counter)
     matched: int = 0
 
@@ -52,34 +53,43 @@ class Labels:
         labels, parts = cls(names, id_name), find_part_files(folder, scratch=scratch)
         check_present((id_name, label_name), parts.columns, str(folder))
         for part in parts.iter_tables((id_name, label_name)):
-            codes = labels.encode(part.table[label_name])
-            rows = zip(keys(part.table[id_name]).to_pylist(), codes.tolist())
-            labels.codes |= {name: code for name, code in rows if name is not None and code != UNLABELLED}
-        if not labels.codes:
+            cells = keys(part.table[label_name])
+            rows = zip(keys(part.table[id_name]).to_pylist(), labels._codes(cells).tolist(), cells.to_pylist())
+            for name, code, cell in rows:
+                if name is not None and cell is not None:
+                    labels.codes[name] = code
+                    labels.others.pop(name, None)
+                    if code == UNLABELLED:
+                        labels.others[name] = cell
+        if len(labels.others) == len(labels.codes):
+            found = f", but {shown(next(iter(labels.others.values())))}" if labels.others else ""
             raise ContractError(
-                f"{folder}: has no label of the model's classes", f"They are {shown(list(names.labels))}."
+                f"{folder}: {label_name} has no label of the model's classes{found}",
+                f"They are {shown(list(names.labels))}.",
             )
         return labels
 
-    def encode(self, column: pa.ChunkedArray) -> np.ndarray:
+    def _codes(self, cells: pa.Array) -> np.ndarray:
         """Return class ids; UNLABELLED where the cell is empty or has no class of the model. [R]"""
-        cells = keys(column).dictionary_encode()
+        cells = cells.dictionary_encode()
         index = {key: code for code, key in enumerate(self.map.keys.to_pylist())}
         names = cells.dictionary.to_pylist()
-        counts = np.bincount(cells.indices.drop_null().to_numpy(), minlength=len(names))
-        self.unknown.update({name: int(n) for name, n in zip(names, counts) if name not in index})
         codes = np.array([*(index.get(name, UNLABELLED) for name in names), UNLABELLED])
         return codes[cells.indices.fill_null(len(names)).to_numpy(zero_copy_only=False)]
 
     def of(self, table: pa.Table) -> np.ndarray | None:
         """Return the class ids of records: their own, or those that arrived later; None without any. [R]"""
         if not self.codes and self.map.column in table.column_names:
-            return self.encode(table[self.map.column])
+            cells = keys(table[self.map.column])
+            codes = self._codes(cells)
+            self.unknown.update(name for name in cells.filter(pa.array(codes == UNLABELLED)).drop_null().to_pylist())
+            return codes
         if self.id_name is None or self.id_name not in table.column_names:
             return None
         names = keys(table[self.id_name]).to_pylist()
         codes = np.array([UNLABELLED if name is None else self.codes.get(name, UNLABELLED) for name in names], np.int64)
-        self.matched += int((codes >= 0).sum())
+        self.matched += sum(name in self.codes for name in names)
+        self.unknown.update(self.others[name] for name in names if name in self.others)
         return codes
 
 
@@ -139,7 +149,7 @@ def observe(
     return Current(
         profile=profile,
         texts=texts,
-        lengths=token_lengths(sampled, list(texts)),
+        lengths=token_lengths(sampled, texts),
         told={role: tell_apart(baseline.texts[role], texts[role]) for role in texts if compare_words},
         scores=scores,
         labels=None if collected.counts is None else labelled(predictor.class_labels, collected.counts.tolist()),
@@ -151,6 +161,7 @@ def observe(
 def _check_found(profile: RecordProfile, records: RecordFiles, labels: Labels) -> None:
     if not profile.rows:
         left_out = f"; left out: {records.causes}" if records.causes else ""
+        left_out += f"; {records.earlier:,} are older than WINDOW_HOURS" if records.earlier else ""
         raise ContractError(f"{records.folder}: has no records to compare{left_out}", "Provide captured requests.")
     if labels.codes and not labels.matched:
         raise ContractError(
@@ -166,19 +177,9 @@ def prepared(predictor: Predictor, sample: RowSample, most: int) -> tuple[Record
     last = every[min(most, len(every)) - 1]
     pieces = [table.filter(pa.array(row_keys <= last)) for table, row_keys in sample.pieces]
     pieces = [table for table in pieces if table.num_rows]
-    found = [predictor.prepare(table.drop_columns([_LABEL])) for table in pieces]
-    parts = [records for records in found for _ in records.row]
-    rows = [row for records in found for row in range(len(records.row))]
+    records = RecordArrays.joined([predictor.prepare(table.drop_columns([_LABEL])) for table in pieces])
     codes = np.concatenate([table[_LABEL].to_numpy() for table in pieces])
-    return RecordArrays.gathered(parts, rows), codes
-
-
-def token_lengths(records: RecordArrays, roles: Sequence[str]) -> dict[str, NumericSummary]:
-    """Return the tokens per record of each text field."""
-    lengths = {role: NumericSummary() for role in roles}
-    for summary, texts in zip(lengths.values(), records.texts):
-        summary.add(np.diff(texts.token_offsets).astype(np.float64))
-    return lengths
+    return records, codes
 
 
 def score(predictor: Predictor, records: RecordArrays, codes: np.ndarray, then: Distribution | None = None) -> Scores:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from container.data.records import RecordArrays
 from container.job.processes import set_up_logging
-from container.monitoring.baseline import SAMPLE_ROWS, Baseline, sampled_texts
-from container.monitoring.observe import Collected, Labels, collect, prepared, score, token_lengths
+from container.monitoring.baseline import SAMPLE_ROWS, Baseline
+from container.monitoring.observe import Collected, Labels, collect, prepared, score
 from container.monitoring.profile import RecordProfile
 from container.preprocessing.distributions import Categories, Distribution, TableDistributions, columns_of, labelled
 from container.serving.predictor import Predictor
@@ -27,7 +28,7 @@ _SLICE_ROWS = 8192
 
 
 def write_baseline(paths: JobPaths) -> int:
-    """Write model/baseline.json of a finished job from its channels train and test; return 0.
+    """Write model/baseline.json of a finished job from its channels; return 0.
 
     Raises:
         ContractError: there is no model, or its data is missing.
@@ -40,7 +41,7 @@ def write_baseline(paths: JobPaths) -> int:
     settings = read_object(paths.model / artifacts.HYPERPARAMETERS, artifacts.MODEL_FIX)
     of_splits: dict[str, tuple[RecordProfile, Collected]] = {}
     names: tuple[str, ...] = ()
-    for split, rows in (("train", SAMPLE_ROWS), ("test", _SCORED_ROWS)):
+    for split, rows in (("train", 1), ("val", SAMPLE_ROWS // 2), ("test", _SCORED_ROWS)):
         files = find_data_files(paths.channel(split), settings.get(f"{split}_filename"))
         if split == "train":
             names = columns_of(files)
@@ -48,8 +49,7 @@ def write_baseline(paths: JobPaths) -> int:
         tables = _tables(files, [*fitted.feature_inputs, fitted.label_name])
         of_splits[split] = profile, collect(tables, profile, labels, sample_rows=rows)
     profile, collected = of_splits["train"]
-    records, _ = prepared(predictor, collected.every, SAMPLE_ROWS)
-    texts = sampled_texts(records, predictor.preprocessor)
+    held_out = [prepared(predictor, of_splits[name][1].every, SAMPLE_ROWS // 2)[0] for name in ("val", "test")]
     counts = [0] * len(predictor.class_labels) if collected.counts is None else collected.counts.tolist()
     table = TableDistributions(
         rows=profile.rows,
@@ -57,10 +57,9 @@ def write_baseline(paths: JobPaths) -> int:
         labels=labelled(predictor.class_labels, counts),
         numbers={name: Distribution.of(summary) for name, summary in profile.numbers.items()},
         categories={name: Categories.of(of_column) for name, of_column in profile.categories.items()},
-        lengths={role: Distribution.of(summary) for role, summary in token_lengths(records, list(texts)).items()},
     )
     scores = score(predictor, *prepared(predictor, of_splits["test"][1].every, _SCORED_ROWS))
-    Baseline(1, table, texts, scores).save(paths.model)
+    Baseline.of(table, RecordArrays.joined(held_out), predictor.preprocessor, scores).save(paths.model)
     logger.info("%s: written from %d records of train", paths.model / artifacts.BASELINE, profile.rows)
     return 0
 

@@ -101,7 +101,6 @@ class TableDistributions:
         labels: rows of each class.
         numbers: by numeric column, and by part of a date that does not grow with time.
         categories: by categorical column.
-        lengths: tokens per record, by role of the text field.
     """
 
     rows: Count
@@ -109,7 +108,6 @@ class TableDistributions:
     labels: Mapping[str, Count]
     numbers: Mapping[str, Distribution]
     categories: Mapping[str, Categories]
-    lengths: Mapping[str, Distribution]
 
     @classmethod
     def of(
@@ -128,7 +126,6 @@ class TableDistributions:
                 name: Categories.of(dict(zip(names, counts.sum((1, 2)).tolist())))
                 for name, (names, counts) in counted.items()
             },
-            lengths={role: Distribution.of(lengths) for role, lengths in written.token_lengths.items()},
         )
 
 

@@ -152,6 +152,11 @@ class Preprocessor:
         """Return the id of the token for text that a field's tokenizer does not know; None without one."""
         return self._processors[role].tokenizer.unknown
 
+    def blank(self, role: str) -> list[int]:
+        """Return the ids of a record without text of a field."""
+        tokenizer = self._processors[role].tokenizer
+        return [*tokenizer.prefix, *tokenizer.blank, *tokenizer.suffix]
+
     def absent(self) -> pa.RecordBatch:
         """Return a prepared record without any column: what a missing value and a missing text become.
 

@@ -16,6 +16,7 @@ from torch.utils.tensorboard import SummaryWriter
 from container.companion.blend import BlendedCompanion
 from container.companion.fit import MOST_ROWS
 from container.cores import threads_for
+from container.data.records import RecordArrays
 from container.decision.deciding_rows import OUT_OF_FOLD
 from container.decision.decision import Decision
 from container.decision.softmax import softmax
@@ -27,7 +28,7 @@ from container.export.artifacts import export_model
 from container.job.job import Job, write_json
 from container.job.time_limit import EXPORT_SECONDS, allows, seconds_left
 from container.models.ensemble import Network
-from container.monitoring.baseline import Scores, hashed_rows, write_baseline
+from container.monitoring.baseline import SAMPLE_ROWS, Scores, hashed_rows, write_baseline
 from container.parallel.mesh import RankMesh
 from container.preprocessing.scan import TableColumns
 from container.results.companion import Combined, add_companion
@@ -162,10 +163,11 @@ def _explained_split(hp: Hyperparameters, data: JobData) -> str:
 
 
 def _write_baseline(folder: Path, data: JobData, logits: np.ndarray, decision: Decision) -> None:
-    train, test = data.splits["train"], data.splits["test"]
+    held_out = [data.splits[name] for name in ("val", "test")]
+    sampled = RecordArrays.joined([split.take(hashed_rows(len(split), SAMPLE_ROWS // 2)) for split in held_out])
     probabilities, labels = np.exp(decision.log_probabilities(logits)), data.prepared.fitted.class_labels
-    scores = Scores.of(probabilities, test.column("label").to_numpy(), labels)
-    write_baseline(folder, data.prepared, train.take(hashed_rows(len(train))), scores)
+    scores = Scores.of(probabilities, held_out[1].column("label").to_numpy(), labels)
+    write_baseline(folder, data.prepared, sampled, scores)
 
 
 def _with_records(job: Job, evaluation: EvaluationInput, data: JobData, *, stop: StopFlag) -> EvaluationInput:

@@ -84,12 +84,12 @@ class Capture:
 
     def _write(self) -> None:
         file: IO[bytes] | None = None
-        hour = ""
+        path, hour = self._folder, ""
         while True:
             captured = self._waiting.get()
             try:
                 now = captured.when.strftime("%Y/%m/%d/%H")
-                if file is None or now != hour or file.tell() > self._most // _FILES:
+                if file is None or now != hour or file.tell() > self._most // _FILES or not path.is_file():
                     if file is not None:
                         file.close()
                     self._remove_oldest()

@@ -137,6 +137,8 @@ def _earlier(step: StepRun, out: Path) -> list[dict[str, Any]]:
         try:
             entry = json.loads(line)
             assert entry.keys() >= {"time", "records", "violations", "distances", "metrics"}
+            assert isinstance(entry["distances"], dict)
+            assert isinstance(entry["metrics"], dict)
             runs.append(entry)
         except (ValueError, AttributeError, AssertionError):
             logger.warning("%s, line %d: is no earlier run; it is left out of the trend.", path, number)

@@ -173,7 +173,8 @@ def check_single_values(column: pa.Array | pa.ChunkedArray, name: str, *, origin
             for row, cell in enumerate(column.to_pylist())
             if cell
         }
-        raise ContractError.of_rows(causes, "Give each column one text or number per record.")
+        if causes:
+            raise ContractError.of_rows(causes, "Give each column one text or number per record.")
 
 
 def _untyped(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.ChunkedArray:

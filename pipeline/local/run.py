@@ -25,6 +25,8 @@ from contracts.steps import (
     DATA_PROFILE_TEXT,
     METRICS_SUMMARY,
     MODEL_METRICS,
+    MONITOR,
+    MONITOR_REPORT,
     PACKAGE,
     PYTORCH_TRAINING,
     REGISTRATION,
@@ -32,6 +34,7 @@ from contracts.steps import (
     TABULAR_PREPROCESSING,
     TRACKED,
     TRACKING,
+    VIOLATIONS,
 )
 from pipeline.card import GENERATED
 from pipeline.checks import check_local_input, check_metrics_columns
@@ -131,7 +134,11 @@ class Run:
             "metrics": summary,
             "plots": self._file(MODEL_METRICS, "plots_output", ""),
             "scores": self._file(BATCH_SCORE, "scores", ""),
+            "records of the deployed model": self._file(MONITOR, "monitoring", MONITOR_REPORT),
         }
+        if (found := self._file(MONITOR, "monitoring", VIOLATIONS)) is not None:
+            violated = [f"{each['subject']}, {each['what']}" for each in read_json(found, "Run again.")["violations"]]
+            ended += f"\nOut of bounds: {'; '.join(violated)}" if violated else ""
         logs = {f"log of {name}": log for name, log in self.logs.items() if name in self.directories}
         page = [f"# {self.config.name}\n", f"```\n{table}\n```\n", f"{ended}\n", "## Where to look\n"]
         page += [f"* {name}: {path}" for name, path in (links | logs).items() if path is not None and path.exists()]

@@ -279,7 +279,7 @@ def test_splits_of_an_earlier_job_are_repeated_by_its_id(tmp_path, capsys):
     assert found["test"] == before["test"][:-2]
     assert found["train"] == [*before["train"][2:], *(f"T-{i:04d}" for i in range(200, 205))]
     printed = capsys.readouterr().out
-    assert f"5 rows with a label that {first.root} lacks: in train." in printed
+    assert f"5 labelled rows that {first.root} does not have: in train." in printed
     assert f"2 test rows of {first.root} are not in the table" in printed
 
 

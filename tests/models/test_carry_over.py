@@ -13,6 +13,7 @@ from container.export.artifacts import plain_state
 from container.models.build import build_classifier, load_classifier
 from container.models.carry_over import carry_over
 from container.models.classifier import Classifier
+from container.models.ensemble import Ensemble
 from container.preprocessing.prepared import EncoderFiles
 from container.preprocessing.transform import Preprocessor
 from contracts import artifacts
@@ -69,6 +70,16 @@ def test_columns_carry_over_by_name_and_a_new_one_starts_anew(tmp_path: Path, ca
         )
     assert before.shape == model.tabular.linear.weight.shape
     assert "carry over" in caplog.text
+
+
+def test_of_an_ensemble_the_first_network_carries_over(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    folder, model, preprocessor, hp = earlier(tmp_path)
+    first, second = (built(tmp_path, hp, preprocessor, seed=seed) for seed in (3, 4))
+    torch.save(plain_state(Ensemble([first, second])), folder / artifacts.MODEL_STATE)
+    carry_over(model, preprocessor.fitted, folder, initial=folder)
+    assert torch.equal(model.fusion.output.weight, first.fusion.output.weight)
+    assert "its first network of 2 is the start" in caplog.text
 
 
 def test_outputs_carry_over_by_label(tmp_path: Path) -> None:

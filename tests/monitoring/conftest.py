@@ -11,7 +11,7 @@ import pytest
 
 from container.monitoring.older_model import write_baseline
 from container.steps.program import run_step
-from contracts.paths import JobPaths
+from contracts.paths import SPLITS, JobPaths
 from contracts.step_contract import message_file
 from contracts.steps import MONITOR
 from testing.exported_models import linear_model
@@ -41,7 +41,7 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> JobPaths:
     root = tmp_path_factory.mktemp("watched")
     linear_model(root, np.array([2.0, 1.0, 0.0]), of_tokens=0.0, bias=-1.5)
     paths = JobPaths(root)
-    for seed, split in enumerate(("train", "test")):
+    for seed, split in enumerate(SPLITS):
         paths.channel(split).mkdir(parents=True)
         records(1500, seed=seed).to_csv(paths.channel(split) / "data.csv", index=False)
     write_baseline(paths)

@@ -129,11 +129,11 @@ def test_what_cannot_be_read_is_named_counted_and_left_out(monitored: Monitored)
         "a file that is cut": 1,
         "a record without any column of the model": 1,
         "a request that the model refuses": 2,
-        "a capture of another endpoint than ours": 1,
+        "a capture of another endpoint than ours (ENDPOINT_NAME)": 1,
         "a file without any column of the model": 1,
         "a file that cannot be read to its end": 1,
     }
-    assert monitored.metrics["left_out"]["a capture of another endpoint than ours"][1].endswith(
+    assert monitored.metrics["left_out"]["a capture of another endpoint than ours (ENDPOINT_NAME)"][1].endswith(
         "theirs/AllTraffic/c.jsonl"
     )
     assert "left out" in (monitored.out / "monitor_report.html").read_text()
@@ -147,6 +147,52 @@ def test_captured_requests_before_the_window_do_not_count(monitored: Monitored, 
     monitored.give("records", "a.jsonl", old + new)
     monitored.run(WINDOW_HOURS="24")
     assert monitored.metrics["records"] == 60
+    monitored.give("records", "a.jsonl", old)
+    monitored.run(expect=1, WINDOW_HOURS="24")
+    assert "has no records to compare; 100 are older than WINDOW_HOURS" in message(monitored.root)
+
+
+@pytest.mark.parametrize("value", [{"value": 1.5}, [1, [2]]], ids=["an object", "a nested list"])
+def test_a_value_with_parts_is_one_unreadable_cell(monitored: Monitored, value: object) -> None:
+    body = rows(records(300, seed=7).drop(columns="label"))
+    lines = "".join(captured(json.dumps({**row, "x": value} if i == 7 else row)) for i, row in enumerate(body))
+    monitored.give("records", "a.jsonl", lines)
+    monitored.run(FAIL_ON_VIOLATION="true")
+    (of_type,) = (each for each in monitored.metrics["comparisons"] if (each["subject"], each["what"]) == ("x", "type"))
+    assert of_type["distance"] == pytest.approx(1 / 300)
+    assert json.dumps(value) in of_type["about"]
+
+
+def test_records_without_text_are_missing(monitored: Monitored) -> None:
+    frame = records(1000, seed=7)
+    monitored.give("records", "a.csv", as_csv(frame.assign(text=frame.text.where(frame.index % 20 > 0))))
+    monitored.run()
+    assert ("text", "missing") in monitored.violations
+
+
+def test_the_median_is_that_of_the_records_and_not_the_largest_of_train(monitored: Monitored) -> None:
+    frame = records(500, seed=7)
+    monitored.give("records", "a.csv", as_csv(frame.assign(x=frame.x.abs() * 1000)))
+    monitored.run()
+    (of_x,) = (
+        each["about"]
+        for each in monitored.metrics["comparisons"]
+        if (each["subject"], each["what"]) == ("x", "distribution")
+    )
+    assert float(of_x.split()[-2]) == pytest.approx(frame.x.abs().median() * 1000, rel=0.05)
+
+
+def test_unknown_labels_of_other_records_do_not_count(monitored: Monitored) -> None:
+    frame = records(400, seed=7)
+    labels = frame[["id", "label"]].assign(label=frame.label.astype(str))
+    labels.loc[:3, "label"] = "spam"
+    others = pd.DataFrame({"id": [f"old{i}" for i in range(300)], "label": "spam"})
+    monitored.give("records", "a.csv", as_csv(frame.drop(columns="label")))
+    monitored.give("labels", "labels.csv", as_csv(pd.concat([labels, others])))
+    monitored.run()
+    (unknown,) = (each for each in monitored.metrics["comparisons"] if each["what"] == "unknown")
+    assert unknown["distance"] == pytest.approx(4 / 400)
+    assert "spam" in unknown["about"]
 
 
 def test_no_record_is_a_failure_that_says_what_was_left_out(monitored: Monitored) -> None:

@@ -2,12 +2,12 @@
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 import yaml
 
-from container.steps.archives import write_archive
 from testing.jobs import table
 from testing.warm import WarmProcess
 from tests.test_pages import blocks_of
@@ -55,13 +55,13 @@ def test_the_second_week_starts_from_the_first_and_both_are_watched(tmp_path: Pa
     watched = json.loads(newest(tmp_path, "monitor/metrics.json").read_text())
     assert (watched["records"], watched["labelled"]) == (300, 300)
     model = newest(tmp_path, "ml/model/model.pth").parent
-    files = {path.relative_to(model).as_posix(): path for path in model.rglob("*") if path.is_file()}
-    (tmp_path / "week" / "initial").mkdir()
-    write_archive(tmp_path / "week" / "initial" / "model.tar.gz", files)
+    shutil.copytree(model, tmp_path / "week" / "initial")
     give_week(tmp_path, seed=10)
     run(tmp_path, config)
     compared = json.loads(newest(tmp_path, "metrics/evaluation.json").read_text())["decision"]["champion"]
     assert compared["records"] > 0
     assert compared["value"] is not None, "the model of the first week scored the test rows of the second"
     assert "carry over" in newest(tmp_path, "PyTorchTraining/*/log.txt").read_text()
+    report = (tmp_path / "weekly" / "report.md").read_text()
+    assert "records of the deployed model: " in report
     assert len(list((tmp_path / "weekly").rglob("monitor/monitor_report.html"))) == 2

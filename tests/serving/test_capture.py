@@ -129,3 +129,13 @@ def test_a_disk_that_cannot_be_written_delays_no_answer(tmp_path: Path, caplog: 
     assert time.monotonic() - began < 2
     wait_for(lambda: target.lost >= 8)
     assert "requests were not captured" in caplog.text
+
+
+def test_a_captured_file_that_is_moved_away_is_followed_by_another_one(tmp_path: Path) -> None:
+    target = capture(tmp_path / "captures")
+    add(target, b"{}")
+    wait_for(lambda: files(tmp_path))
+    (tmp_path / "captures").rename(tmp_path / "taken")
+    add(target, b"{}")
+    wait_for(lambda: files(tmp_path / "captures"))
+    assert [path.read_text().count("\n") for path in files(tmp_path)] == [1, 1]
