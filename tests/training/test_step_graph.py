@@ -58,9 +58,11 @@ class Operations(TorchDispatchMode):
         super().__init__()
         self.found: list[Any] = []
         self.devices: set[str] = set()
+        self.computing = 0  # views launch no kernel
 
     def __torch_dispatch__(self, operation: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
+        self.computing += not operation.is_view
         self.found.append((str(operation), tree_map(self._described, (args, kwargs))))
         result = operation(*args, **kwargs)
         tree_map(self._described, result)
@@ -73,11 +75,14 @@ class Operations(TorchDispatchMode):
         return tuple(value.shape), value.dtype
 
 
-def execution_of(folder: Path, name: str, device: torch.device, *, family: str = "bert", **settings: Any) -> Any:
+def execution_of(
+    folder: Path, name: str, device: torch.device, *, family: str = "bert", layers: int | None = None, **settings: Any
+) -> Any:
     """Return hyperparameters and an execution of the class, with random weights."""
     heads = {"hidden_common_dim": 32, "fusion_attention_heads": 4} if name.endswith("cross_attn") else {}
     hp = hyperparameters(model_class=name, **heads, **settings)
-    files = [write_config(folder / field.role, family) for field in hp.text_fields]
+    sizes = {} if layers is None else {"num_hidden_layers": layers}
+    files = [write_config(folder / field.role, family, **sizes) for field in hp.text_fields]
     columns = 0 if hp.architecture.table == "none" else 3
     torch.manual_seed(0)
     model = build_classifier(hp, files, tabular_dim=columns, numeric_transform=standard_transform(columns)).train()
@@ -111,6 +116,18 @@ def operations(execution: Any, batch: PackedBatch) -> list[Any]:
         execution.forward_backward([batch], objective=objective, normaliser=normaliser, scale_loss=lambda loss: loss)
     assert recorded.devices == {"meta"}, "nothing is copied from the host"
     return recorded.found
+
+
+def test_a_step_of_twelve_layers_has_at_most_540_operations_that_launch_a_kernel(tmp_path):
+    """Forward, backward and norm, without autocast, which adds casts, and the optimizer, a launch for many weights."""
+    hp, execution = execution_of(tmp_path, "bert", META, layers=12)
+    objective, batch = WeightedCrossEntropy([1.0, 2.0], META), batches_of(hp)[0].to(META)
+    with Operations() as recorded:
+        execution.forward_backward(
+            [batch], objective=objective, normaliser=torch.full((), 7.0, device=META), scale_loss=lambda loss: loss
+        )
+        execution.gradient_norm(1.0)
+    assert 400 < recorded.computing <= 540
 
 
 @pytest.mark.parametrize("half", [False, True], ids=["float32", "bfloat16"])
