@@ -88,6 +88,7 @@ def test_a_build_that_only_starts_cannot_deploy() -> None:
         document = properties(resources(**triggers), "BuildRole")["Policies"][0]["PolicyDocument"]
         return {action for each in document["Statement"] for action in each["Action"]}
 
+    assert "s3:GetObject" in granted(schedule="rate(1 day)"), "it reads the archive"
     assert "sagemaker:CreateEndpoint" in granted(approved=True) - granted(schedule="rate(1 day)")
     assert "sagemaker:StartPipelineExecution" in granted(schedule="rate(1 day)") - granted(approved=True)
 
