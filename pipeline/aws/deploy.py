@@ -93,18 +93,14 @@ def upsert(config: PipelineConfig, *, replace: bool = False) -> str:
 
 def _why_no_experiments(resolved: AwsPlan, iam: Any) -> str:
     """Return why executions cannot create experiments: the role must not, or it is not known; "" if they can."""
-    role, account = resolved.aws.role, Account(resolved, None)
-    needs = {"CreateExperiment": account.named("experiment", resolved.config.name)[0]}
-    needs |= {"CreateTrial": account.named("experiment-trial", "execution")[0]}
-    for action, arn in needs.items():
-        request = {"PolicySourceArn": role, "ActionNames": [f"sagemaker:{action}"], "ResourceArns": [arn]}
-        try:
-            (answer,) = iam.simulate_principal_policy(**request)["EvaluationResults"]
-        except iam.exceptions.ClientError as error:
-            return f"the permissions of {role} are not known ({error.response['Error']['Code']})"
-        if answer["EvalDecision"] != "allowed":
-            return f"{role} lacks sagemaker:{action}"
-    return ""
+    role, action = resolved.aws.role, "sagemaker:CreateExperiment"
+    experiment = Account(resolved, None).named("experiment", resolved.config.name)[0]
+    request = {"PolicySourceArn": role, "ActionNames": [action], "ResourceArns": [experiment]}
+    try:
+        (answer,) = iam.simulate_principal_policy(**request)["EvaluationResults"]
+    except iam.exceptions.ClientError as error:
+        return f"the permissions of {role} are not known ({error.response['Error']['Code']})"
+    return "" if answer["EvalDecision"] == "allowed" else f"{role} lacks {action}"
 
 
 def _without_experiments(definition: str) -> str:

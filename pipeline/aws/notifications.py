@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from contracts.errors import ContractError
-from pipeline.aws.permissions import Account, policy
+from pipeline.aws.permissions import Account
 from pipeline.aws.serving import endpoint_name
+from pipeline.aws.templates import policy, rule
 
 _EXECUTION = "SageMaker Model Building Pipeline Execution Status Change"
 _PUBLISHER = "events.amazonaws.com"
@@ -31,14 +32,11 @@ def notifications(account: Account) -> dict[str, dict[str, Any]]:
     topic = section.topic or {"Ref": "Topic"}
     made = {} if section.topic else _topic(account, email=section.email)
     return made | {
-        f"Notify{event.title()}": {
-            "Type": "AWS::Events::Rule",
-            "Properties": {
-                "Description": f"{account.config.name}: {event}",
-                "EventPattern": {"source": ["aws.sagemaker"], **patterns[event]},
-                "Targets": [{"Id": "topic", "Arn": topic}],
-            },
-        }
+        f"Notify{event.title()}": rule(
+            f"{account.config.name}: {event}",
+            pattern={"source": ["aws.sagemaker"], **patterns[event]},
+            target={"Arn": topic},
+        )
         for event in section.events or patterns
     }
 

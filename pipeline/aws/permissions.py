@@ -353,18 +353,3 @@ def statements(account: Account, of: Iterable[str]) -> list[dict[str, Any]]:
         for (on, passed_to), actions in merged.items()
         if (resources := resources_of(account, on))
     ]
-
-
-def policy(statement: list[dict[str, Any]]) -> dict[str, Any]:
-    """Return the document of a policy."""
-    return {"Version": "2012-10-17", "Statement": statement}
-
-
-def role(*services: str, statements: list[dict[str, Any]], **properties: Any) -> dict[str, Any]:
-    """Return a role that services assume, for the stack."""
-    trusted = {"Effect": "Allow", "Principal": {"Service": list(services)}, "Action": "sts:AssumeRole"}
-    granted = [{"PolicyName": "jobs", "PolicyDocument": policy(statements)}]
-    return {
-        "Type": "AWS::IAM::Role",
-        "Properties": {**properties, "AssumeRolePolicyDocument": policy([trusted]), "Policies": granted},
-    }

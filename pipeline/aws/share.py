@@ -4,7 +4,8 @@ import re
 from typing import Any
 
 from contracts.errors import ContractError
-from pipeline.aws.permissions import Account, policy
+from pipeline.aws.permissions import Account
+from pipeline.aws.templates import kept, policy
 
 _NUMBER = re.compile(r"\d{12}")
 
@@ -52,10 +53,7 @@ def shared_group(account: Account) -> dict[str, Any]:
         *shared(account, "sagemaker:DescribeModelPackageGroup", account.named("model-package-group", name)),
     ]
     return {
-        "Group": {
-            "Type": "AWS::SageMaker::ModelPackageGroup",
-            "DeletionPolicy": "Retain",
-            "UpdateReplacePolicy": "Retain",
-            "Properties": {"ModelPackageGroupName": name, "ModelPackageGroupPolicy": policy(statements)},
-        }
+        "Group": kept(
+            "SageMaker::ModelPackageGroup", ModelPackageGroupName=name, ModelPackageGroupPolicy=policy(statements)
+        )
     }

@@ -18,14 +18,13 @@ from pipeline.aws.permissions import (
     ROLES,
     SCHEDULE_ROLE,
     Account,
-    policy,
     repository_arn,
-    role,
     statements,
 )
 from pipeline.aws.resolve import aws_plan
 from pipeline.aws.serving import endpoint_name
 from pipeline.aws.share import check_shared, shared, shared_group
+from pipeline.aws.templates import kept, policy, role
 from pipeline.aws.triggers import TABLE, triggers
 from pipeline.config import PipelineConfig
 from pipeline.config_types import bucket_of
@@ -120,7 +119,7 @@ def _key(account: Account) -> dict[str, dict[str, Any]]:
     statement = {"Effect": "Allow", "Principal": owner, "Action": "kms:*", "Resource": "*"}  # IAM policies decide
     alias = account.aws.kms_key or f"alias/{account.config.name}"
     return {
-        "Key": _kept(
+        "Key": kept(
             "KMS::Key",
             Description=f"Encrypts what the pipeline {account.config.name} writes.",
             EnableKeyRotation=True,
@@ -162,7 +161,7 @@ def _bucket(account: Account) -> dict[str, dict[str, Any]]:
     }
     packages = shared(account, "s3:GetObject", account.s3(f"{account.resolved.home}/{MODELS}/*"))
     return {
-        "Bucket": _kept(
+        "Bucket": kept(
             "S3::Bucket",
             BucketName=name,
             BucketEncryption={"ServerSideEncryptionConfiguration": [encrypted]},
@@ -201,7 +200,7 @@ def _repository(account: Account) -> dict[str, dict[str, Any]]:
         return {}
     pull = shared(account, "ecr:BatchCheckLayerAvailability BatchGetImage GetDownloadUrlForLayer")
     return {
-        "Repository": _kept(
+        "Repository": kept(
             "ECR::Repository",
             RepositoryName=image.partition("@")[0].partition("/")[2],
             ImageScanningConfiguration={"ScanOnPush": True},
@@ -246,7 +245,7 @@ def _identities(account: Account) -> dict[str, dict[str, Any]]:
 def _log_groups(account: Account) -> dict[str, dict[str, Any]]:
     def group(name: str, **options: str) -> dict[str, Any]:
         properties = {"LogGroupName": f"/aws/{name}", "RetentionInDays": {"Ref": _RETENTION}}
-        return {**_kept("Logs::LogGroup", **properties), **options}
+        return {**kept("Logs::LogGroup", **properties), **options}
 
     kinds = {step.contract.kind for step in account.resolved.plan.steps}
     jobs = ["ProcessingJobs", "TrainingJobs", *(["TransformJobs"] if "transform" in kinds else [])]
@@ -256,9 +255,3 @@ def _log_groups(account: Account) -> dict[str, dict[str, Any]]:
     if account.aws.triggers is not None:
         groups["BuildLogs"] = group(f"codebuild/{account.build_project}")
     return groups
-
-
-def _kept(kind: str, **properties: Any) -> dict[str, Any]:
-    """Return a resource that stays when the stack is deleted: it has data."""
-    kept = {"DeletionPolicy": "Retain", "UpdateReplacePolicy": "Retain"}
-    return {"Type": f"AWS::{kind}", **kept, "Properties": properties}

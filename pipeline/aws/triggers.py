@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from pipeline.aws.parameters import AwsPlan
-from pipeline.aws.permissions import BUILDS, TRIGGERS, Account, resources_of, role, statements
+from pipeline.aws.permissions import BUILDS, TRIGGERS, Account, resources_of, statements
+from pipeline.aws.templates import role, rule
 from pipeline.config_types import bucket_of
 
 _CODE = Path(__file__).parents[2]
@@ -46,17 +47,20 @@ def triggers(account: Account) -> dict[str, dict[str, Any]]:
     section = account.aws.triggers
     if section is None:
         return {}
+    name = account.config.name
     (build,) = resources_of(account, "the build project")
     target = {"Arn": build, "RoleArn": {"Fn::GetAtt": ["TriggerRole", "Arn"]}}
     commands = {"deploy"} if section.approved else set[str]()
     made: dict[str, dict[str, Any]] = {}
     if section.new_data is not None:
-        made["TriggerNewData"] = _rule(account, "new data", _new_object(account, section.new_data), target)
+        made["TriggerNewData"] = rule(
+            f"{name}: new data", pattern=_new_object(account, section.new_data), target=target
+        )
     if section.schedule is not None:
         made["TriggerSchedule"] = {
             "Type": "AWS::Scheduler::Schedule",
             "Properties": {
-                "Name": f"{account.config.name}-start",
+                "Name": f"{name}-start",
                 "ScheduleExpression": section.schedule,
                 "ScheduleExpressionTimezone": section.time_zone,
                 "FlexibleTimeWindow": {"Mode": "OFF"},
@@ -74,7 +78,9 @@ def triggers(account: Account) -> dict[str, dict[str, Any]]:
             "InputTemplate": json.dumps({"environmentVariablesOverride": [variable]}),
         }
         of_version = {**target, "InputTransformer": transformed}
-        made["TriggerApproved"] = _rule(account, "an approved version", {**pattern, "detail": chosen}, of_version)
+        made["TriggerApproved"] = rule(
+            f"{name}: an approved version", pattern={**pattern, "detail": chosen}, target=of_version
+        )
     return {
         **made,
         "Build": _build(account),
@@ -83,12 +89,6 @@ def triggers(account: Account) -> dict[str, dict[str, Any]]:
             "events.amazonaws.com", "scheduler.amazonaws.com", statements=statements(account, {TRIGGERS})
         ),
     }
-
-
-def _rule(account: Account, about: str, pattern: dict[str, Any], target: dict[str, Any]) -> dict[str, Any]:
-    description = f"{account.config.name}: {about}"
-    properties = {"Description": description, "EventPattern": pattern, "Targets": [{"Id": "build", **target}]}
-    return {"Type": "AWS::Events::Rule", "Properties": properties}
 
 
 def _new_object(account: Account, name: str) -> dict[str, Any]:

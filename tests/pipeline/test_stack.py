@@ -226,7 +226,7 @@ def test_a_message_is_published_for_each_event_that_the_configuration_can_have()
     }
     plain = configuration(aws={**AWS, "notifications": {"topic": TOPIC}})
     assert set(patterns(plain)) == {"NotifyFailed", "NotifyApproval"}
-    assert resources(plain)["NotifyFailed"]["Properties"]["Targets"] == [{"Id": "topic", "Arn": TOPIC}]
+    assert resources(plain)["NotifyFailed"]["Properties"]["Targets"] == [{"Id": "target", "Arn": TOPIC}]
     assert "Topic" not in resources(plain), "the configuration names one"
     assert patterns(configuration()) == {}
 
