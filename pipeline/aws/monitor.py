@@ -9,7 +9,7 @@ from pipeline.aws.jobs import write_object
 from pipeline.aws.parameters import INPUT_PREFIX, AwsPlan
 from pipeline.aws.resolve import monitor_folder, monitor_plan
 from pipeline.aws.session import aws_session
-from pipeline.aws.versions import packages
+from pipeline.aws.versions import packages, read_object
 from pipeline.config import Monitor, PipelineConfig
 
 _PIPELINES = "AWS/Sagemaker/ModelBuildingPipeline"  # the service's namespace of the metrics of pipelines
@@ -69,10 +69,7 @@ def _approved_model(config: PipelineConfig, sagemaker: Any) -> str:
 def _begin_history(resolved: AwsPlan, s3: Any) -> None:
     """Write a history without runs, because a job fails for an input without objects."""
     uri = f"{monitor_folder(resolved)}{MONITOR_HISTORY}"
-    bucket, _, key = uri.removeprefix("s3://").partition("/")
-    try:
-        s3.head_object(Bucket=bucket, Key=key)
-    except s3.exceptions.ClientError:
+    if read_object(s3, uri) is None:
         write_object(resolved.aws, s3, uri=uri, content=b"\n")
 
 

@@ -559,7 +559,7 @@ def test_every_operation_that_the_code_calls_is_recorded(calls) -> None:
     known = {xform_name(operation) for model in models for operation in model.operation_names}
     named = {name for name in (texts | methods) & known if "_" in name}  # one word may be another method
     made = {xform_name(operation.partition(":")[2]) for each in calls.values() for operation, _ in each}
-    assert named - OTHER_KINDS == made
+    assert named - OTHER_KINDS == made - {"head_object"}, "boto3's download_file calls that"
 
 
 # What the role needs for each type of step: https://docs.aws.amazon.com/sagemaker/latest/dg/build-and-manage-access.html
