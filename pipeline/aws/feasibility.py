@@ -117,17 +117,17 @@ def _types(resolved: AwsPlan) -> dict[str, str]:
     """Return every instance type of the configuration, by its key."""
     aws, registration = resolved.aws, resolved.config.registration
     groups = aws.training.instance_groups
-    found = {
+    types = {
         f"aws.steps.{step.contract.name}": resolved.machine(step.contract.name).instance_type
         for step in resolved.plan.steps
         if step.contract.kind != "registration" and not (groups and step.contract is PYTORCH_TRAINING)
     }
-    found |= {f"aws.training.instance_groups.{name}": group.instance_type for name, group in groups.items()}
+    types |= {f"aws.training.instance_groups.{name}": group.instance_type for name, group in groups.items()}
     if aws.deploy is not None and aws.deploy.instances is not None:
-        found["aws.deploy"] = aws.deploy.instances.instance_type
+        types["aws.deploy"] = aws.deploy.instances.instance_type
     for name in ("inference_instances", "transform_instances"):
-        found |= {f"registration.{name}.{n}": kind for n, kind in enumerate(getattr(registration, name))}
-    return found
+        types |= {f"registration.{name}.{n}": kind for n, kind in enumerate(getattr(registration, name))}
+    return types
 
 
 def _check_type(key: str, instance_type: str, *, cuda: bool) -> None:
@@ -156,8 +156,8 @@ def _family(instance_type: str) -> str:
 def _bfloat16(resolved: AwsPlan, overrides: Mapping[str, Any]) -> bool:
     """Return whether the training, or a trial of its search, computes in bfloat16."""
     search = resolved.config.tuning
-    given = [
+    values_of_bf16 = [
         overrides.get(f"{HYPERPARAMETER_PREFIX}bf16", resolved.plan.hyperparameters.get("bf16")),
         *(values if isinstance(values := ((search and search.space) or {}).get("bf16"), list) else ()),
     ]
-    return any(_BOOLEAN.validate_python(value) for value in given if value not in (None, "null", "auto"))
+    return any(_BOOLEAN.validate_python(value) for value in values_of_bf16 if value not in (None, "null", "auto"))
