@@ -107,8 +107,7 @@ class StepSettings(StrictModel):
 
 def _check_looked_up(key: str) -> str:
     if key == NOT_LOOKED_UP:
-        cause = "this execution was started without the key of its data, so the step cache cannot notice new data"
-        raise ValueError(f"{cause}. Start it with python -m pipeline start, or set the parameter STEPDataKey")
+        raise ValueError("the execution was started without the key of its data, so the step cache misses new data")
     return key
 
 
@@ -116,7 +115,9 @@ class ProcessingSettings(StepSettings):
     """Environment of every step on AWS that reads data from outside the pipeline."""
 
     data_key: Annotated[str, AfterValidator(_check_looked_up)] | None = Field(
-        None, description="Identifies the input data, for SageMaker's step cache only: another text for other data."
+        None,
+        description="Start executions with `python -m pipeline start`, which sets the key, or set the parameter "
+        "STEPDataKey to a text that is new for new data. It identifies the input data for SageMaker's step cache only.",
     )
 
 
