@@ -200,6 +200,12 @@ def _pairs(texts: Sequence[str]) -> dict[str, str]:
     return dict(pairs)
 
 
+def _reason(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("is empty")
+    return text
+
+
 def _option(*names: str, **arguments: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
     return names, arguments
 
@@ -222,7 +228,7 @@ class _Command:
 _ON = _option("--root", type=Path, help="operate the registry of `run` in this folder, not AWS")
 _DRY_RUN = _option("--dry-run", action="store_true", help="print what would change")
 _NUMBER = _option("number", type=partial(checked_number, kind=VersionNumber), metavar="N", help="the version")
-_WHY = _option("--why", required=True, metavar="REASON", help="kept in the registry")
+_WHY = _option("--why", required=True, type=_reason, metavar="REASON", help="kept in the registry")
 _PERCENT = {"type": partial(checked_number, kind=Percent), "metavar": "PERCENT"}
 _SHARE = {"type": partial(checked_number, kind=Share), "metavar": "PERCENT"}
 _TRAFFIC: dict[str, Any] = {"canary": "CANARY", "linear": "LINEAR", "shadow": "SHADOW"}  # kinds of Traffic, by option

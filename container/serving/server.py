@@ -146,7 +146,7 @@ def _open(
             ident=None,
             clear_untrusted_proxy_headers=False,  # the application reads no proxy headers
         )
-    except OSError as error:
+    except (OSError, ValueError) as error:  # waitress raises ValueError for a host that it cannot resolve
         fix = "Set a --host of this machine, and a --port that no process uses."
         raise ContractError(f"{host}, port {port}: cannot be opened: {error}", fix) from error
     server.channel_class = Channel

@@ -9,6 +9,7 @@ from pathlib import Path
 from contracts.atomic_files import atomic_folder
 from contracts.errors import ContractError
 from contracts.file_systems import link_or_copy
+from contracts.fingerprint import digest_of_file
 from contracts.input_files import is_foreign, read_object
 from contracts.serving import REQUEST_TYPES, RESPONSE_TYPES
 from contracts.steps import ARCHIVED_MODEL, REGISTRATION
@@ -16,7 +17,7 @@ from pipeline.card import DOMAIN, TASK, model_card
 from pipeline.condition import ConditionOutcome, version_facts
 from pipeline.config import PipelineConfig
 from pipeline.plan import Plan
-from pipeline.versions import Version
+from pipeline.versions import Version, no_version
 
 PACKAGE_FILE = "model_package.json"
 _FIX = "Correct the file, or delete the folder of this version."
@@ -24,9 +25,14 @@ _FIX = "Correct the file, or delete the folder of this version."
 
 @dataclass(frozen=True)
 class RegisteredModel(Version):
-    """A version in the registry, in a folder of its own."""
+    """A version in the registry, in a folder of its own.
+
+    Attributes:
+        archive_digest: of its model.tar.gz; None for a version of an earlier release.
+    """
 
     folder: Path
+    archive_digest: str | None
 
     @classmethod
     def read(cls, folder: Path) -> "RegisteredModel":
@@ -42,8 +48,9 @@ class RegisteredModel(Version):
                 metric=properties["condition_metric"],
                 properties=properties,
                 folder=folder,
+                archive_digest=package["InferenceSpecification"]["Containers"][0].get("ModelDataETag"),
             )
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, IndexError) as error:
             raise ContractError(f"{folder / PACKAGE_FILE}: lacks {error}", _FIX) from None
 
 
@@ -53,10 +60,19 @@ class LocalRegistry:
     def __init__(self, root: Path, group: str) -> None:
         self.folder = root / "registry" / group
 
+    def numbers(self) -> list[int]:
+        """Return the numbers of all versions, the newest first."""
+        return sorted((int(folder.name) for folder in self.folder.glob("[0-9]*")), reverse=True)
+
+    def version(self, number: int) -> RegisteredModel:
+        """Return a version; raise ContractError if it does not exist or is damaged."""
+        if number not in self.numbers():
+            raise no_version(self.folder.name, number, self.numbers()[::-1])
+        return RegisteredModel.read(self.folder / str(number))
+
     def versions(self) -> list[RegisteredModel]:
         """Return all versions, the newest first."""
-        models = [RegisteredModel.read(folder) for folder in self.folder.glob("[0-9]*")]
-        return sorted(models, key=lambda model: -model.number)
+        return [self.version(number) for number in self.numbers()]
 
     def to_beat(self, config: PipelineConfig, *, package_digest: str | None) -> RegisteredModel | None:
         """Return the version that a new model must beat; a model need not beat itself.
@@ -90,7 +106,7 @@ class LocalRegistry:
             inputs: folder of each input of the registration, by logical name.
             environment: the served model's variables.
         """
-        version = max((model.number for model in self.versions()), default=0) + 1
+        version = max(self.numbers(), default=0) + 1
         registration = config.registration
         package = {
             "ModelPackageGroupName": config.group,
@@ -122,5 +138,8 @@ class LocalRegistry:
                 for path in sorted(inputs[folder.name].iterdir()):
                     if path.is_file() and not is_foreign(path.name):
                         link_or_copy(path, temporary / path.name)
+            package["InferenceSpecification"]["Containers"][0]["ModelDataETag"] = digest_of_file(
+                temporary / ARCHIVED_MODEL
+            )
             (temporary / PACKAGE_FILE).write_text(json.dumps(package, indent=1))
         return RegisteredModel.read(target)

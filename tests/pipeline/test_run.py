@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from contracts.file_systems import alone_in
 from testing.jobs import wait_for
 from testing.pipelines import CONFIG, write_config
 from testing.warm import WarmProcess
@@ -291,6 +292,75 @@ def test_a_package_that_answers_otherwise_is_not_put_into_service_here(story, op
     assert code == 1
     assert err.startswith("version 2: answers the sample request (application/json) differently: .predictions[0]")
     assert "has no version" in operate("versions")[1]
+
+
+@pytest.fixture
+def changed(story, operate):
+    """Return a function that changes a file of version 2, which is approved, until the test ends."""
+    assert operate("approve", "2", "--why", "AUROC suffices")[0] == 0
+    kept: dict[Path, bytes] = {}
+
+    def change(name: str, content: bytes) -> Path:
+        path = story.root / "registry/demo/2" / name
+        kept[path] = path.read_bytes()
+        path.unlink()  # a link to that of the step
+        path.write_bytes(content)
+        return path
+
+    yield change
+    for path, content in kept.items():
+        path.write_bytes(content)
+
+
+def test_a_package_that_is_not_the_registered_one_is_not_served(operate, changed):
+    changed("model.tar.gz", b"cut")
+    code, _, err = operate("deploy", "2")
+    assert code == 1
+    assert re.match(r"version 2: .*model\.tar\.gz is not the file that was registered", err)
+
+
+def test_a_damaged_version_is_named_and_the_others_work(operate, changed):
+    changed("model_package.json", b"{")
+    code, out, err = operate("versions")
+    assert code == 0
+    assert out.splitlines()[1].startswith("1 ")
+    assert "model_package.json" in err
+    assert operate("approve", "1", "--why", "AUROC is enough")[0] == 0
+
+
+def test_another_model_with_the_number_of_the_one_in_service_is_not_in_service(story, operate, changed):
+    assert operate("deploy", "2")[0] == 0
+    file = story.root / "registry/demo/2/model_package.json"
+    package = json.loads(file.read_text())
+    package["CustomerMetadataProperties"]["package_digest"] = "another"
+    changed("model_package.json", json.dumps(package).encode())
+    assert not re.search(r"^2 \*", operate("versions")[1], re.MULTILINE)
+    assert operate("deploy", "2", "--dry-run")[1].startswith("would start version 2")
+
+
+def test_a_command_that_changes_the_service_waits_for_no_other_one(story, operate):
+    with alone_in(story.root / "service"):
+        code, _, err = operate("deploy", "1")
+    assert (code, err.partition("\n")[0]) == (1, f"{story.root}/service: another command changes the service")
+
+
+@pytest.mark.parametrize("content", ["{}", '{"deployed": 3}', "cut"])
+def test_a_damaged_record_of_the_service_is_an_error_that_names_it(story, operate, content):
+    file = story.root / "service/demo/service.json"
+    kept = file.read_text() if file.is_file() else None
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(content)
+    code, _, err = operate("rollback")
+    file.unlink() if kept is None else file.write_text(kept)
+    assert code == 1
+    assert err.startswith(str(file))
+    assert "Delete the file, and deploy again." in err
+
+
+def test_a_decision_without_a_reason_is_refused(operate):
+    code, _, err = operate("reject", "1", "--why", " ")
+    assert code == 2
+    assert "--why: is empty" in err
 
 
 def test_two_versions_are_compared_on_the_rows_that_both_scored(operate):
