@@ -2,16 +2,21 @@
 
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 from container.parallel.degrees import ParallelDegrees
+from container.parallel.execution import Execution
 from container.parallel.mesh import build_mesh
 from container.training.profiling import GpuMeter
+from testing.jobs import write_job
 from testing.rank_pool import RankPool
+from tests.contracts.test_every_hyperparameter import train
 
 pytestmark = pytest.mark.slow
 
@@ -67,3 +72,17 @@ def test_a_rank_without_nvml_does_not_count(rank_pool: RankPool) -> None:
 
 def test_without_nvml_there_are_no_figures(rank_pool: RankPool) -> None:
     assert rank_pool.run(figures, (), world_size=2) == [[{}, {}]] * 2
+
+
+def test_the_history_and_tensorboard_have_what_was_measured_at_each_validation(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, one_rank: None
+) -> None:
+    monkeypatch.setattr(GpuMeter, "figures", lambda _: {"gpu/power_watts": 300.0})
+    monkeypatch.setattr(Execution, "figures", lambda _, *, detail: {"stage_0/milliseconds": 1.5})
+    paths = write_job(tmp_path, overrides={"max_epochs": 2})
+    _, trained = train(paths)
+    validations = [entry for entry in trained.state.history if "val/loss" in entry]
+    found = [(entry["gpu/power_watts"], entry["stage_0/milliseconds"]) for entry in validations]
+    assert found == [(300.0, 1.5)] * 2
+    events = EventAccumulator(str(paths.tensorboard)).Reload()
+    assert [event.value for event in events.Scalars("stage_0/milliseconds")] == [1.5, 1.5]
