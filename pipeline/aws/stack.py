@@ -28,6 +28,7 @@ from pipeline.aws.templates import kept, policy, role
 from pipeline.aws.triggers import TABLE, triggers
 from pipeline.config import PipelineConfig
 from pipeline.config_types import bucket_of
+from pipeline.versions import APPROVED
 
 _KEPT_DAYS = 30  # versions that were replaced or deleted
 _UPLOAD_DAYS = 7  # uploads that were not completed
@@ -221,7 +222,7 @@ def _identities(account: Account) -> dict[str, dict[str, Any]]:
     return {
         "Role": role(
             *services,
-            statements=statements(account, roles),
+            statements=[*statements(account, roles), *_denied(account)],
             RoleName=name,
             **({"Path": f"/{path}/"} if path else {}),
         ),
@@ -240,6 +241,21 @@ def _identities(account: Account) -> dict[str, dict[str, Any]]:
             },
         },
     }
+
+
+def _denied(account: Account) -> list[dict[str, Any]]:
+    """Return what a job may not do: change what a build runs, or approve a version that is then deployed."""
+    aws, triggers_of = account.aws, account.aws.triggers
+    if triggers_of is None:
+        return []
+    partition = aws.role.partition(":iam:")[0]
+    settings = f"{partition}:s3:::{aws.bucket}/{aws.prefix}/*/settings/*"
+    denied = [{"Effect": "Deny", "Action": ["s3:PutObject"], "Resource": settings}]
+    if triggers_of.approved and account.config.registration.approval != APPROVED:
+        approving = {"StringEquals": {"sagemaker:ModelApprovalStatus": APPROVED}}
+        create = {"Action": ["sagemaker:CreateModelPackage"], "Resource": "*", "Condition": approving}
+        denied.append({"Effect": "Deny", **create})
+    return denied
 
 
 def _log_groups(account: Account) -> dict[str, dict[str, Any]]:

@@ -10,8 +10,13 @@ def policy(statement: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def role(*services: str, statements: list[dict[str, Any]], **properties: Any) -> dict[str, Any]:
-    """Return a role that services assume, for the stack."""
-    trusted = {"Effect": "Allow", "Principal": {"Service": list(services)}, "Action": "sts:AssumeRole"}
+    """Return a role that services assume for this account, for the stack."""
+    trusted = {
+        "Effect": "Allow",
+        "Principal": {"Service": list(services)},
+        "Action": "sts:AssumeRole",
+        "Condition": {"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}},
+    }
     granted = [{"PolicyName": "jobs", "PolicyDocument": policy(statements)}]
     return {
         "Type": "AWS::IAM::Role",

@@ -144,3 +144,24 @@ def test_a_build_starts_an_execution_from_the_archive_with_three_packages(local_
     assert ended.returncode == 0, ended.stderr
     summaries = boto3.client("sagemaker").list_pipeline_executions(PipelineName="triggered")
     assert [each["PipelineExecutionArn"] for each in summaries["PipelineExecutionSummaries"]] == [ended.stdout.strip()]
+
+
+def test_a_job_can_change_no_command_of_a_build_and_approve_nothing_that_is_then_deployed() -> None:
+    def denied(**triggers: Any) -> list[tuple[list[str], Any]]:
+        document = properties(resources(**triggers), "Role")["Policies"][0]["PolicyDocument"]
+        return [(each["Action"], each.get("Condition")) for each in document["Statement"] if each["Effect"] == "Deny"]
+
+    approving = {"StringEquals": {"sagemaker:ModelApprovalStatus": "Approved"}}
+    assert denied(schedule="rate(1 day)") == [(["s3:PutObject"], None)]
+    assert denied(approved=True) == [(["s3:PutObject"], None), (["sagemaker:CreateModelPackage"], approving)]
+
+
+def test_every_role_trusts_services_for_this_account_alone() -> None:
+    roles = [each for each in resources(approved=True).values() if each["Type"] == "AWS::IAM::Role"]
+    conditions = [
+        statement["Condition"]
+        for each in roles
+        for statement in each["Properties"]["AssumeRolePolicyDocument"]["Statement"]
+    ]
+    assert len(roles) == 3
+    assert conditions == [{"StringEquals": {"aws:SourceAccount": {"Ref": "AWS::AccountId"}}}] * 3
