@@ -147,7 +147,12 @@ class PayloadSettings(RecordSettings, ProcessingSettings):
         description="Rows of processed_data that are sent in each content type, but for those "
         "with more than SERVING_MAX_TOKENS tokens, which a server refuses.",
     )
-    tolerance: float = Field(1e-4, gt=0, lt=1, description="Maximum difference from the training job's probabilities.")
+    tolerance: float = Field(
+        1e-4,
+        gt=0,
+        lt=1,
+        description="Maximum difference from the training job's probabilities. Default with OpenVINO: 0.02.",
+    )
 
     @field_validator("content_types")
     @classmethod

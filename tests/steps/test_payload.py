@@ -102,10 +102,13 @@ def test_answers_in_every_format_are_held_against_the_training_jobs_predictions(
         assert entry["max_difference"] < 1e-6
 
 
-def test_the_backend_of_the_server_is_held_against_them_with_the_tolerance_of_bfloat16(given, tmp_path):
+@pytest.mark.parametrize(("settings", "tolerance"), [({}, 0.02), ({"TOLERANCE": "0.01"}, 0.01)])
+def test_the_backend_of_the_server_is_held_against_them_with_the_tolerance_of_bfloat16_or_the_users(
+    settings, tolerance, given, tmp_path
+):
     root = give(tmp_path, PAYLOAD, **given)
-    run_step(root, "payload", SERVING_BACKEND="openvino")
-    assert all(entry["max_difference"] <= entry["tolerance"] == 0.02 for entry in check(root)["compared"])
+    run_step(root, "payload", SERVING_BACKEND="openvino", **settings)
+    assert all(entry["max_difference"] <= entry["tolerance"] == tolerance for entry in check(root)["compared"])
 
 
 def test_a_split_of_several_files_is_held_against_the_one_file_of_predictions(package, trained_job, tmp_path):
