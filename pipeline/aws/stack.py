@@ -25,7 +25,7 @@ from pipeline.aws.resolve import aws_plan
 from pipeline.aws.serving import endpoint_name
 from pipeline.aws.share import check_shared, shared, shared_group
 from pipeline.aws.templates import kept, policy, role
-from pipeline.aws.triggers import TABLE, triggers
+from pipeline.aws.triggers import COMMANDS, TABLE, triggers
 from pipeline.config import PipelineConfig
 from pipeline.config_types import bucket_of
 from pipeline.versions import APPROVED
@@ -249,8 +249,8 @@ def _denied(account: Account) -> list[dict[str, Any]]:
     if triggers_of is None:
         return []
     partition = aws.role.partition(":iam:")[0]
-    settings = f"{partition}:s3:::{aws.bucket}/{aws.prefix}/*/settings/*"
-    denied = [{"Effect": "Deny", "Action": ["s3:PutObject"], "Resource": settings}]
+    commands = f"{partition}:s3:::{aws.bucket}/{aws.prefix}/*/settings/{COMMANDS}"
+    denied = [{"Effect": "Deny", "Action": ["s3:PutObject"], "Resource": commands}]
     if triggers_of.approved and account.config.registration.approval != APPROVED:
         approving = {"StringEquals": {"sagemaker:ModelApprovalStatus": APPROVED}}
         create = {"Action": ["sagemaker:CreateModelPackage"], "Resource": "*", "Condition": approving}

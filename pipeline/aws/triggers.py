@@ -18,12 +18,13 @@ _REQUIREMENTS = ("boto3", "pydantic", "PyYAML")  # of `start` and `deploy`, whic
 _CONFIG = "pipeline.json"
 _IMAGE, _PYTHON = "aws/codebuild/standard:7.0", "3.11"
 _LONGEST_MINUTES = 480  # of a build: as long as an update of an endpoint may take
+COMMANDS = "commands.zip"
 TABLE = "input_data"  # the input whose new data starts an execution
 
 
 def archive_uri(resolved: AwsPlan) -> str:
     """Return the place of the archive, which `upsert` writes and the build reads."""
-    return f"{resolved.home}/settings/commands.zip"
+    return f"{resolved.home}/settings/{COMMANDS}"
 
 
 def archive(resolved: AwsPlan) -> bytes:
