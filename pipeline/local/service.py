@@ -83,13 +83,10 @@ class LocalService:
         file = self.folder / "service.json"
         return read_as(file, _Record, "Delete the file, and deploy again.").deployed if file.is_file() else []
 
-    def in_service(self) -> int | None:
-        """Return the version in service; None if there is none, or if another one has its number now."""
-        last = next(reversed(self.deployed()), None)
-        if last is None or last.version not in self.registry.numbers():
-            return None
-        served = (JobPaths(self.folder / str(last.version) / "ml").model / artifacts.HYPERPARAMETERS).is_file()
-        return last.version if served and Deployed.of(self.registry.version(last.version)) == last else None
+    def _serves(self, version: RegisteredModel) -> bool:
+        """Return whether this version is in service, and not another one that had its number."""
+        model = JobPaths(self.folder / str(version.number) / "ml").model
+        return self.deployed()[-1:] == [Deployed.of(version)] and (model / artifacts.HYPERPARAMETERS).is_file()
 
     def versions(self) -> str:
         """Return the table of versions; those that are damaged are named on stderr."""
@@ -99,7 +96,8 @@ class LocalService:
                 found.append(self.registry.version(number))
             except ContractError as error:
                 print(error, file=sys.stderr)
-        return table(found, group=self.config.group, in_service=self.in_service(), service=str(self.root))
+        in_service = next((version.number for version in found if self._serves(version)), None)
+        return table(found, group=self.config.group, in_service=in_service, service=str(self.root))
 
     def decide(self, command: str, number: int, *, why: str) -> None:
         """Approve or reject a version."""
@@ -118,7 +116,7 @@ class LocalService:
         with self._alone():
             version = self.registry.version(number)
             version.require_approved()
-            if self.in_service() == number:
+            if self._serves(version):
                 self._print_served(number)
             elif self._changes(f"start version {number}, and ask it for the registered answers"):
                 self._ask(version)

@@ -320,12 +320,15 @@ def test_a_package_that_is_not_the_registered_one_is_not_served(operate, changed
 
 
 def test_a_damaged_version_is_named_and_the_others_work(operate, changed):
+    assert operate("deploy", "2")[0] == 0
     changed("model_package.json", b"{")
     code, out, err = operate("versions")
     assert code == 0
     assert out.splitlines()[1].startswith("1 ")
     assert "model_package.json" in err
     assert operate("approve", "1", "--why", "AUROC is enough")[0] == 0
+    assert operate("deploy", "1")[0] == 0
+    assert operate("delete", "--yes")[0] == 0
 
 
 def test_another_model_with_the_number_of_the_one_in_service_is_not_in_service(story, operate, changed):
