@@ -61,7 +61,7 @@ TEXTS = _when(lambda hp: hp.architecture.num_texts > 0, otherwise="the model cla
 TRUNCATES = _when(lambda hp: hp.chunk_trancate, otherwise="chunk_trancate is false")
 NEVER_PADS = _when(lambda _hp: False, otherwise="batches are packed, without padding")
 
-POOLER = _when(lambda hp: hp.pooling == "first", otherwise="pooling is mean, without a pooler")
+POOLER = _when(lambda hp: hp.pooling == "first", otherwise="pooling is mean")
 LORA = _when(lambda hp: hp.lora_rank > 0, otherwise="lora_rank is 0")
 TRAINS_ENCODERS = _when(lambda hp: hp.lora_rank == 0, otherwise="lora_rank freezes the encoders")
 PROJECTS = _when(

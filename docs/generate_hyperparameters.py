@@ -11,7 +11,7 @@ from contracts.declaration import Declaration, declaration_of, plain_type, type_
 from contracts.hyperparameter_files import ALIASES
 from contracts.hyperparameters import GROUPS
 from contracts.model_classes import ALIASES as CLASS_ALIASES
-from contracts.model_classes import MODEL_CLASSES
+from contracts.model_classes import MODEL_CLASSES, POOLED_CLASSES, TRANSFORMER_CLASSES, TWO_TEXT_CLASSES
 
 TARGET = Path(__file__).with_name("hyperparameters.md")
 TITLES = {
@@ -26,6 +26,7 @@ TITLES = {
     "processes": "Processes and parallelism",
     "tracking": "Tracking with MLflow",
 }
+WITHOUT = {TWO_TEXT_CLASSES: "two texts", TRANSFORMER_CLASSES: "transformers", POOLED_CLASSES: "pooled transformers"}
 INTRODUCTION = """# Hyperparameters
 
 Generated from the declarations in contracts/settings/ by `make docs`.
@@ -33,11 +34,10 @@ Generated from the declarations in contracts/settings/ by `make docs`.
 A job reads `code/hyperparams/hyperparameters.json`, `input/data/settings/settings.json`, then
 `input/config/hyperparameters.json`. A later file takes precedence. Values may be strings (`"[1, 2]"`, `"0.1"`).
 An unknown key is an error that names the nearest known one; `sagemaker_*`, `_tuning_objective_metric` and `_comments`
-are dropped. In checks and warnings, a value that equals its default counts as not set. A file with the defaults filled
-in, such as `model/hyperparameters.json`, is therefore the same configuration. Only a [preset](presets.md) replaces none
-of its values.
+are dropped. In checks and warnings, a value that equals its default counts as not set. A [preset](presets.md) counts
+it as set.
 
-The scope of a setting says what a change of it invalidates:
+Each setting has a scope:
 
 | scope | what a change invalidates | resume from a checkpoint |
 | --- | --- | --- |
@@ -46,8 +46,8 @@ The scope of a setting says what a change of it invalidates:
 | `after` | only what follows training: predictions, decisions, reports, exports | allowed |
 | `run` | nothing: how the job runs, and for how long | allowed |
 
-Each item has the type, the default and the scope of a setting, and the cases in which it has no effect. The log
-of a job names the settings that were set without effect.
+Each item gives the type, the default, the scope, and the cases without effect. The log names settings that were set
+without effect.
 """
 
 
@@ -64,11 +64,14 @@ def render() -> str:
             idle = _obstacles(declaration)
             parts.append(item(name, ", ".join(facts), f"{about}{f' No effect: {idle}.' if idle else ''}") + "\n")
     classes = "".join(
-        f"| `{entry.name}` | {entry.num_texts} | {'yes' if entry.uses_table else 'no'} | "
+        f"| `{entry.name}` | {entry.num_texts} | {'pooled ' * (entry.name in POOLED_CLASSES)}{entry.encoder} | "
+        f"{entry.table} | "
         f"{', '.join(f'`{alias}`' for alias, name in CLASS_ALIASES.items() if name == entry.name)} |\n"
         for entry in MODEL_CLASSES.values()
     )
-    parts.append(f"\n## Model classes\n\n| name | texts | table | aliases |\n| --- | --- | --- | --- |\n{classes}")
+    parts.append(
+        f"\n## Model classes\n\n| name | texts | encoder | table | aliases |\n| -- | -- | -- | -- | -- |\n{classes}"
+    )
     spelled = "".join(f"| `{alias}` | `{name}` |\n" for alias, name in ALIASES.items())
     parts.append(f"\n## Other spellings\n\n| accepted | means |\n| --- | --- |\n{spelled}")
     return "".join(parts)
@@ -78,7 +81,9 @@ def _obstacles(declaration: Declaration) -> str:
     """Return the cases in which a hyperparameter has no effect."""
     cases = []
     if declaration.classes:
-        cases.append(f"model classes other than {', '.join(declaration.classes)}")
+        others = f"model classes other than {', '.join(declaration.classes)}"
+        kind = WITHOUT.get(declaration.classes)
+        cases.append(f"[model classes](#model-classes) without {kind}" if kind else others)
     if declaration.features:
         cases.append(f"without {' or '.join(declaration.features)}")
     return "; ".join([*cases, *(need.reason for need in declaration.needs)])

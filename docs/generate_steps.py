@@ -11,9 +11,10 @@ from pydantic_core import PydanticUndefined
 from contracts.serving import ServingSettings
 from contracts.step_contract import StepContract, StepFolder
 from contracts.steps import STEPS
+from contracts.table_formats import CHANNEL_FILES, TABLE_FILES
 
 EVERYWHERE = ("settings", "data_key")  # an input and a variable of every step; the page describes them once
-TABLES = ["*.csv", "*.tsv", "*.json", "*.jsonl", "*.parquet"]
+TABLES = {"any tables": TABLE_FILES, "tables": CHANNEL_FILES}  # the page's words for files of these names
 TARGET = Path(__file__).with_name("pipeline_reference.md")
 
 
@@ -40,10 +41,9 @@ def _step(step: StepContract) -> str:
 
 def _folder(row: tuple[str, StepFolder]) -> str:
     verb, folder = row
-    patterns = [pattern for pattern in folder.files if not pattern.endswith(".gz") or "tar" in pattern]
-    tables = patterns[: len(TABLES)] == TABLES
-    names = [f"`{pattern}`" for pattern in (patterns[len(TABLES) :] if tables else patterns)]
-    files = ", ".join(["tables"] * tables + names)
+    word, tables = next((each for each in TABLES.items() if set(each[1]) <= set(folder.files)), ("", ()))
+    names = [f"`{pattern}`" for pattern in folder.files if pattern not in tables]
+    files = ", ".join([word] * bool(word) + names)
     optional = "" if folder.required else " Optional."
     shared = " Several instances divide the files." if folder.sharded else ""
     return f"- {verb} **{folder.name}**, `{folder.container_path}`: {files}. {folder.about}{optional}{shared}"
