@@ -47,4 +47,4 @@ def test_the_exported_graph_gives_the_same_probabilities(tmp_path):
 
 def test_a_pooler_that_is_to_be_reinitialized_has_no_effect_and_the_log_says_so():
     said = unused_settings(hyperparameters(pooling="mean", reinit_pooler=False, tokenizer="anything"))
-    assert "reinit_pooler is set and has no effect here: pooling is mean, without a pooler." in said
+    assert "reinit_pooler is set and has no effect here: pooling is mean." in said
