@@ -53,7 +53,7 @@ def calls_of_layers(
         The functions, for `inline_layers`.
     """
     with ExitStack() as replaced:
-        if not isinstance(model, Ensemble):
+        if not isinstance(model, Ensemble) or not model.branches:  # tracing tables takes no time
             yield _call_layers(model, trace, replaced)
             return
         first, functions = model.members[0], [] if of_ensemble is None else of_ensemble
@@ -85,7 +85,7 @@ def inline_layers(functions: list[onnx_ir.Function], model: onnx_ir.Model) -> No
     )(model)
 
 
-def _call_layers(model: Classifier, trace: Trace, replaced: ExitStack) -> list[onnx_ir.Function]:
+def _call_layers(model: Network, trace: Trace, replaced: ExitStack) -> list[onnx_ir.Function]:
     """Make the equal layers of the encoders call a function; encoders with equal configs call the same one."""
     equal: dict[tuple[int, str], list[nn.Module]] = {}  # by the encoder's width and config
     for encoder in (module for module in model.modules() if isinstance(module, TextEncoder)):

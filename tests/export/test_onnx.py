@@ -330,6 +330,14 @@ def test_several_networks_give_the_mean_of_their_probabilities_for_every_shape(n
     assert np.ptp(expected[:, 0]) > 1e-3
 
 
+def test_several_networks_without_a_text_give_the_mean_of_their_probabilities(tmp_path: Path) -> None:
+    made = _export(Case("tabular", (), 2, standard_transform(3)), tmp_path, networks=2)
+    batch = packed_batch(tabular_dim=3)
+    with torch.no_grad():
+        expected = torch.stack([each(batch).softmax(-1) for each in made.model.members]).mean(0).numpy()
+    np.testing.assert_allclose(run(made.path, {"tabular": batch.tabular.numpy()}), expected, rtol=0, atol=1e-5)
+
+
 def test_more_networks_are_not_traced_more_often(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     traced, forward = set[int](), BertLayer.forward
     monkeypatch.setattr(BertLayer, "forward", lambda layer, *args, **named: (
