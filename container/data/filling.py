@@ -9,7 +9,7 @@ from torch import Tensor
 
 from container.data.batch import UNLABELLED, PackedBatch, PackedText
 
-_TOKENS, _CHUNKS = 16, 2  # different numbers in each doubling
+_TOKENS, _CHUNKS = 16, 2  # different numbers in each doubling; of tokens in all texts together
 
 
 def rounded_up(count: int, *, per_doubling: int) -> int:
@@ -18,11 +18,11 @@ def rounded_up(count: int, *, per_doubling: int) -> int:
     return -(-count // step) * step
 
 
-def filled(batch: PackedBatch, longest: Sequence[int]) -> PackedBatch:
+def filled(batch: PackedBatch, bounds: Sequence[tuple[int, int]]) -> PackedBatch:
     """Return `batch`, on the host, with one more record of weight 0, which has chunks in every text.
 
     Args:
-        longest: most tokens of a chunk of each text.
+        bounds: of each text, the most tokens of a chunk, and the least bound of a record (PackedText.bounds).
     """
 
     def with_row(tensor: Tensor, value: int) -> Tensor:
@@ -30,7 +30,10 @@ def filled(batch: PackedBatch, longest: Sequence[int]) -> PackedBatch:
 
     return replace(
         batch,
-        texts=tuple(_filled(text, most) for text, most in zip(batch.texts, longest, strict=True)),
+        texts=tuple(
+            _filled(text, *bound, per_doubling=_TOKENS // len(bounds))
+            for text, bound in zip(batch.texts, bounds, strict=True)
+        ),
         tabular=with_row(batch.tabular, 0),
         labels=with_row(batch.labels, UNLABELLED),
         rows=with_row(batch.rows, -1),
@@ -39,11 +42,11 @@ def filled(batch: PackedBatch, longest: Sequence[int]) -> PackedBatch:
     )
 
 
-def _filled(text: PackedText, most: int) -> PackedText:
+def _filled(text: PackedText, most: int, longest_record: int, *, per_doubling: int) -> PackedText:
     tokens, chunks = len(text.tokens), len(text.lengths)
     size, count = tokens, 1
     while size - tokens < count:  # each chunk has a token
-        size = rounded_up(size + 1, per_doubling=_TOKENS)
+        size = rounded_up(size + 1, per_doubling=per_doubling)
         count = rounded_up(chunks - (tokens - size) // most, per_doubling=_CHUNKS) - chunks
     added = torch.full((count,), (size - tokens) // count)
     added[: (size - tokens) % count] += 1
@@ -53,7 +56,7 @@ def _filled(text: PackedText, most: int) -> PackedText:
     )
     joined = PackedText.joined([text, filler])
     assert len(joined.record_lengths) == record + 1
-    longest_record = rounded_up(max(joined.record_lengths), per_doubling=1)
+    longest_record = max(longest_record, rounded_up(max(joined.record_lengths), per_doubling=1))
     return replace(joined, bounds=(most, longest_record))
 
 

@@ -7,11 +7,11 @@ step is a graph too.
 
 import logging
 import math
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -30,6 +30,7 @@ from contracts.hyperparameters import Hyperparameters
 logger = logging.getLogger(__name__)
 
 _MOST_GRAPHS = 32
+_MORE_FREQUENT = 2  # times: a shape whose graph replaces another; a capture takes as long as several steps
 _ROOM = 2.2  # times the activations of a microbatch: those of graphs, which stay, and those without a graph
 _LARGEST_DIFFERENCE = 0.02  # relative, of loss and gradient norm: bfloat16 has 8 bits
 Replay = Callable[[], Tensor]
@@ -76,9 +77,11 @@ class StepGraphs:
     def __init__(
         self, module: nn.Module, longest: Sequence[int], *, capture: Callable[[Replay], Replay], must: bool
     ) -> None:
-        self._module, self._longest, self._capture, self._must = module, longest, capture, must
+        self._module, self._capture, self._must = module, capture, must
+        self._bounds = [(most, 1) for most in longest]
+        self._counts: Counter[Hashable] = Counter()
         self._seen: OrderedDict[Hashable, PackedBatch] = OrderedDict()
-        self._graphs: OrderedDict[Hashable, Graph] = OrderedDict()
+        self._graphs: dict[Hashable, Graph] = {}
         self._makes_more = True
 
     def __len__(self) -> int:
@@ -86,22 +89,28 @@ class StepGraphs:
         return len(self._graphs)
 
     def fill(self, microbatches: Sequence[PackedBatch]) -> list[PackedBatch]:
-        """Return the microbatches, on the host, filled to shapes that occur again."""
-        return [filled(batch, self._longest) for batch in microbatches]
+        """Return the microbatches, on the host, filled to shapes that occur again; bounds of records only grow."""
+        batches = []
+        for batch in microbatches:
+            batches.append(filled(batch, self._bounds))
+            self._bounds = [(text.longest_chunk, text.longest_record) for text in batches[-1].texts]
+        return batches
 
     def __call__(self, compute: Microbatch, batch: PackedBatch, normaliser: Tensor) -> Tensor:
         """Add the gradients of a filled batch, as `compute` does, and return its loss."""
         shapes = shapes_of(batch)
+        self._counts[shapes] += 1
         if shapes in self._graphs:
-            self._graphs.move_to_end(shapes)
             return self._graphs[shapes](batch, normaliser)
         first = self._seen.pop(shapes, None)
-        graph = None if first is None else self._made(partial(self._captured, compute, first, normaliser))
-        if graph is not None:
-            return self._compared(compute, graph, batch, normaliser)
+        if first is not None and self._may_have_graph(shapes):
+            graph = self._made(partial(self._captured, compute, first, normaliser))
+            if graph is not None:
+                return self._compared(compute, graph, batch, normaliser)
         if self._makes_more:
             self._seen[shapes] = batch
-            _limit(self._seen)
+            if len(self._seen) > _MOST_GRAPHS:
+                self._seen.popitem(last=False)
         return compute(batch, normaliser)
 
     def update_of(self, optimizer: Optimizer) -> Update:
@@ -109,6 +118,14 @@ class StepGraphs:
         if self._must:
             return UpdateGraph(optimizer, lambda work: self._made(lambda: self._capture(work)))
         return partial(step_optimizer, optimizer)
+
+    def _may_have_graph(self, shapes: Hashable) -> bool:
+        """Return whether there is room for one more graph, which that of a less frequent shape leaves."""
+        if len(self._graphs) == _MOST_GRAPHS:
+            rarest = min(self._graphs, key=self._counts.__getitem__)
+            if self._counts[shapes] >= _MORE_FREQUENT * self._counts[rarest]:
+                del self._graphs[rarest]
+        return len(self._graphs) < _MOST_GRAPHS
 
     def _captured(self, compute: Microbatch, first: PackedBatch, normaliser: Tensor) -> "Graph":
         log_once(logger, logging.INFO, "cuda_graphs: microbatches whose shape occurs again are replayed as a graph")
@@ -147,7 +164,6 @@ class StepGraphs:
         expected = _scalars(loss, gradients)
         if all(abs(ours - value) <= _LARGEST_DIFFERENCE * abs(value) for ours, value in zip(of_graph, expected)):
             self._graphs[shapes_of(batch)] = graph
-            _limit(self._graphs)
         elif all(map(math.isfinite, expected)):
             self._give_up(f"loss and gradient norm of a graph are {of_graph}, and {expected} without it")
         return loss
@@ -262,12 +278,6 @@ def capture_stream(device: torch.device) -> Iterator[None]:
     with torch.cuda.stream(stream):
         yield
     torch.cuda.current_stream(device).wait_stream(stream)
-
-
-def _limit(by_shapes: OrderedDict[Hashable, Any]) -> None:
-    """Drop the least recently used one, if there are too many."""
-    if len(by_shapes) > _MOST_GRAPHS:
-        by_shapes.popitem(last=False)
 
 
 def _scalars(loss: Tensor, gradients: list[Tensor]) -> list[float]:

@@ -24,7 +24,7 @@ def test_numbers_are_rounded_up_to_few_in_each_doubling():
 def test_a_filled_text_has_valid_chunks_and_one_more_record(tokens):
     chunks = [[min(MAX_LENGTH, tokens - start)] for start in range(0, tokens, MAX_LENGTH)]
     batch = packed_batch(chunks)
-    (text,) = filled(batch, [MAX_LENGTH]).texts
+    (text,) = filled(batch, [(MAX_LENGTH, 1)]).texts
     assert len(text.record_lengths) == len(chunks) + 1
     assert min(text.lengths) > 0
     assert max(text.lengths) <= MAX_LENGTH == text.longest_chunk
@@ -39,7 +39,7 @@ def test_batches_of_a_task_have_few_shapes_and_little_filling():
     shapes, tokens, computed = set(), 0, 0
     for _ in range(200):
         lengths = torch.randint(8, MAX_LENGTH, (32,), generator=random).tolist()
-        batch = filled(packed_batch([[length] for length in lengths]), [MAX_LENGTH])
+        batch = filled(packed_batch([[length] for length in lengths]), [(MAX_LENGTH, 1)])
         shapes.add(shapes_of(batch))
         tokens, computed = tokens + batch.num_tokens, computed + len(batch.texts[0].tokens)
     assert len(shapes) < 20
@@ -48,7 +48,7 @@ def test_batches_of_a_task_have_few_shapes_and_little_filling():
 
 def test_filler_is_in_no_count():
     batch = packed_batch(CHUNKS, tabular_dim=3)
-    full = filled(batch, [MAX_LENGTH])
+    full = filled(batch, [(MAX_LENGTH, 1)])
     assert len(full.rows) == len(batch.rows) + 1
     assert (full.num_records, full.num_tokens) == (batch.num_records, batch.num_tokens)
     objective = WeightedCrossEntropy([1.0, 2.0], torch.device("cpu"))
@@ -74,7 +74,7 @@ def test_filling_changes_no_loss_gradient_or_prediction(tmp_path, name, options)
         head=model.fusion,
     )  # fmt: skip
     results = []
-    for each in (batch, filled(batch, [MAX_LENGTH] * len(hp.text_fields))):
+    for each in (batch, filled(batch, [(MAX_LENGTH, 1)] * len(hp.text_fields))):
         logits = model(each)
         loss = objective(logits, each)
         gradients = torch.autograd.grad(loss, [weight for weight in model.parameters() if weight.requires_grad])
