@@ -9,7 +9,18 @@ from contracts.serving import CSV, MOST_TRANSFORM_MIB, PAYLOAD_MIB, TRANSFORM_RE
 from contracts.tuning import Tuning
 from contracts.value_types import LARGEST_NUMBER, Json, MetricOfSplit, Number, Tags, TrackingName, TrackingUri
 from pipeline.config_aws import Aws
-from pipeline.config_types import Approval, CardText, Image, JsonPath, Name, S3Folder, Schedule, Section
+from pipeline.config_types import (
+    Approval,
+    CardText,
+    Image,
+    JsonPath,
+    Name,
+    S3Folder,
+    Schedule,
+    Section,
+    TimeZone,
+    Topic,
+)
 from pipeline.json_path import reads_cells
 
 _SHARED: tuple[str, ...] = ("metric", "trials", "max_hours", "parallel", "space")  # settings of both engines
@@ -244,15 +255,14 @@ class Monitor(Section):
     schedule: Schedule = Field(
         default="rate(7 days)", description="When it runs on AWS: an expression of EventBridge Scheduler."
     )
-    time_zone: str = Field(default="UTC", description="Time zone of the schedule.")
+    time_zone: TimeZone = Field(default="UTC", description="Time zone of the schedule.")
     captured: S3Folder | None = Field(
         default=None, description="Folder of the captured requests on AWS. Default: that of aws.deploy.real_time."
     )
     labels: S3Folder | None = Field(default=None, description="Folder of labels that arrive later, on AWS.")
-    alarm_topic: str | None = Field(
+    alarm_topic: Topic | None = Field(
         default=None,
-        description="ARN of an SNS topic for an alarm when a run fails, or something is out of bounds. Default: no "
-        "alarm.",
+        description="SNS topic for an alarm when a run fails, or something is out of bounds. Default: no alarm.",
     )
     schedule_role: str | None = Field(
         default=None, description="ARN of the role with which the schedule starts the pipeline. Default: aws.role."

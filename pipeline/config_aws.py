@@ -8,6 +8,7 @@ from contracts.steps import PYTORCH_TRAINING
 from contracts.value_types import Rows
 from pipeline.config_types import (
     CacheAge,
+    Email,
     Image,
     KeyPrefix,
     Name,
@@ -15,6 +16,8 @@ from pipeline.config_types import (
     Schedule,
     Section,
     TagKey,
+    TimeZone,
+    Topic,
     in_directory_bucket,
 )
 
@@ -246,11 +249,11 @@ class Notifications(Section):
         "violated: a run of the monitor failed; untriggered: a command of aws.triggers failed. Default: those of the "
         "sections that there are.",
     )
-    topic: str | None = Field(
+    topic: Topic | None = Field(
         default=None,
-        description="ARN of an SNS topic to which events.amazonaws.com may publish. Default: the stack creates one.",
+        description="SNS topic to which events.amazonaws.com may publish. Default: the stack creates one.",
     )
-    email: str | None = Field(default=None, description="Address that the stack's topic sends messages to.")
+    email: Email | None = Field(default=None, description="Address that the stack's topic sends messages to.")
 
     @model_validator(mode="after")
     def _email_is_of_the_stacks_topic(self) -> Self:
@@ -269,9 +272,10 @@ class Triggers(Section):
         "as _SUCCESS: each one starts an execution.",
     )
     schedule: Schedule | None = Field(
-        default=None, description="When executions start: an expression of EventBridge Scheduler."
+        default=None,
+        description="When executions start: an expression of EventBridge Scheduler, such as cron(0 6 ? * MON *).",
     )
-    time_zone: str = Field(default="UTC", description="Time zone of the schedule.")
+    time_zone: TimeZone = Field(default="UTC", description="Time zone of the schedule.")
     approved: bool = Field(default=False, description="Deploy each version that is approved.")
 
 

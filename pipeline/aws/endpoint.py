@@ -7,10 +7,11 @@ from typing import Any
 
 from contracts.errors import ContractError
 from pipeline.aws.guard import Traffic, deployment_config, own_alarms, put_alarms, states
+from pipeline.aws.monitor import delete_schedule
 from pipeline.aws.operator import Operator
 from pipeline.aws.scaling import backlog_alarm, deregister_scaling, register_scaling
 from pipeline.aws.serving import OURS, SHADOW, endpoint_config_request, endpoint_name, endpoint_tags, model_request
-from pipeline.aws.trial import ask_trial
+from pipeline.aws.trial import TRIAL, ask_trial
 from pipeline.aws.versions import find_package, version_of
 from pipeline.aws.waiting import BUSY, wait_for_endpoint
 
@@ -89,7 +90,7 @@ def rollback(operator: Operator) -> None:
 
 
 def delete(operator: Operator) -> None:
-    """Delete the endpoint, its alarms and scaling, and its configurations and models that nothing else uses."""
+    """Delete the endpoint with its alarms, scaling and monitor, and configurations and models of its own."""
     section, name = operator.deploy, endpoint_name(operator.config, operator.deploy)
     endpoint = _described(operator)
     if endpoint is not None:
@@ -97,8 +98,10 @@ def delete(operator: Operator) -> None:
         _is_busy_with(endpoint, None)
         deregister_scaling(operator)
         operator.change(f"delete the endpoint {name}", "sagemaker", "delete_endpoint", EndpointName=name)
-    alarms = [alarm["AlarmName"] for alarm in own_alarms(name, section)]
-    if present := sorted(states(operator, [*alarms, backlog_alarm(name)])):
+    alarms = [*(alarm["AlarmName"] for alarm in own_alarms(name, section)), backlog_alarm(name)]
+    if operator.config.monitor is not None:
+        alarms.append(delete_schedule(operator))
+    if present := sorted(states(operator, alarms)):
         operator.change(f"delete the alarms {', '.join(present)}", "cloudwatch", "delete_alarms", AlarmNames=present)
     _delete_unused(operator, name)
 
@@ -125,9 +128,14 @@ def _requests(operator: Operator, package: Mapping[str, Any], number: int) -> tu
     resolved, section = operator.resolved, operator.deploy
     model = model_request(resolved, section, package["ModelPackageArn"])
     content = json.dumps([model, endpoint_config_request(resolved, section, name="", model="")], sort_keys=True)
-    prefix = endpoint_name(operator.config, section)[:_LONGEST_PREFIX].rstrip("-")
-    name = f"{prefix}-v{number}-{hashlib.sha256(content.encode()).hexdigest()[:8]}"
+    digest = hashlib.sha256(content.encode()).hexdigest()[:8]
+    name = f"{_prefix(endpoint_name(operator.config, section))}{number}-{digest}"
     return {**model, "ModelName": name}, endpoint_config_request(resolved, section, name=name, model=name)
+
+
+def _prefix(name: str) -> str:
+    """Return the beginning of the names of an endpoint's configurations, models and trials."""
+    return f"{name[:_LONGEST_PREFIX].rstrip('-')}-v"
 
 
 def _in_shadow(
@@ -255,13 +263,17 @@ def _finish(operator: Operator, target: str, alarms: Sequence[str], *, number: i
 
 
 def _delete_unused(operator: Operator, name: str) -> None:
-    """Delete the configurations and models of ours for an endpoint, except those that another endpoint has."""
+    """Delete trials, configurations and models of ours for an endpoint, except those that another endpoint has."""
     listed = [config["EndpointConfigName"] for config in _listed(operator, "list_endpoint_configs", "EndpointConfigs")]
     configs = {each: operator.look_up("describe_endpoint_config", EndpointConfigName=each) or {} for each in listed}
     used = set()
     for other in _listed(operator, "list_endpoints", "Endpoints"):
-        if other["EndpointName"] != name:
-            described = operator.look_up("describe_endpoint", EndpointName=other["EndpointName"]) or {}
+        each = other["EndpointName"]
+        is_trial = each.startswith(_prefix(name)) and each.endswith(TRIAL)
+        if is_trial and operator.tags(other["EndpointArn"]).get(OURS) == name:
+            operator.change(f"delete the endpoint {each}", "sagemaker", "delete_endpoint", EndpointName=each)
+        elif each != name:
+            described = operator.look_up("describe_endpoint", EndpointName=each) or {}
             used.add(described.get("EndpointConfigName"))
     ours = [
         config
@@ -272,14 +284,15 @@ def _delete_unused(operator: Operator, name: str) -> None:
         what = f"delete the endpoint config {config}"
         operator.change(what, "sagemaker", "delete_endpoint_config", EndpointConfigName=config)
     kept = {model for config, described in configs.items() if config not in ours for model in _models(described)}
-    for model in sorted({model for config in ours for model in _models(configs[config])} - kept):
+    named = {each["ModelName"] for each in _listed(operator, "list_models", "Models", NameContains=_prefix(name))}
+    for model in sorted((named | {model for config in ours for model in _models(configs[config])}) - kept):
         described = operator.look_up("describe_model", ModelName=model)
         if described is not None and operator.tags(described["ModelArn"]).get(OURS) == name:
             operator.change(f"delete the model {model}", "sagemaker", "delete_model", ModelName=model)
 
 
-def _listed(operator: Operator, operation: str, key: str) -> Iterator[dict[str, Any]]:
-    for page in operator.client("sagemaker").get_paginator(operation).paginate():
+def _listed(operator: Operator, operation: str, key: str, **request: str) -> Iterator[dict[str, Any]]:
+    for page in operator.client("sagemaker").get_paginator(operation).paginate(**request):
         yield from page[key]
 
 

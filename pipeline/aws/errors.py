@@ -51,7 +51,7 @@ def aws_errors(place: str, *, missing: str = _OTHER) -> Iterator[None]:
         missing: the fix if the resource does not exist.
     """
     try:
-        from botocore import exceptions
+        from botocore import exceptions, parsers
     except ImportError as error:
         raise not_installed(error) from None
     try:
@@ -64,7 +64,7 @@ def aws_errors(place: str, *, missing: str = _OTHER) -> Iterator[None]:
             f"{place}: {error.operation_name} failed with {code}: {message}",
             fix.replace("{action}", action[1] if action else f"the permission for {error.operation_name}"),
         ) from None
-    except (exceptions.ConnectionError, exceptions.HTTPClientError) as error:
+    except (exceptions.ConnectionError, exceptions.HTTPClientError, parsers.ResponseParserError) as error:
         raise ContractError(f"{place}: {one_line(str(error))}", _NETWORK) from None
     except exceptions.BotoCoreError as error:
         fix = _CREDENTIALS if _OF_CREDENTIALS.search(type(error).__name__) else _OTHER

@@ -6,6 +6,7 @@ from contracts.errors import ContractError
 from contracts.steps import MONITOR_HISTORY
 from pipeline.aws.deploy import deployed_pipeline
 from pipeline.aws.jobs import write_object
+from pipeline.aws.operator import Operator, ignore_missing
 from pipeline.aws.parameters import INPUT_PREFIX, AwsPlan
 from pipeline.aws.resolve import monitor_folder, monitor_plan
 from pipeline.aws.session import aws_session
@@ -56,6 +57,15 @@ def schedule(config: PipelineConfig) -> str:
         return scheduler.create_schedule(**request)["ScheduleArn"]
     except scheduler.exceptions.ConflictException:
         return scheduler.update_schedule(**request)["ScheduleArn"]
+
+
+def delete_schedule(operator: Operator) -> str:
+    """Delete the schedule, if there is one, and return the name of its alarm."""
+    name, scheduler = monitor_plan(operator.config).config.name, operator.client("scheduler")
+    with ignore_missing(scheduler, name):
+        scheduler.get_schedule(Name=name)
+        operator.change(f"delete the schedule {name}", "scheduler", "delete_schedule", Name=name)
+    return name
 
 
 def _approved_model(config: PipelineConfig, sagemaker: Any) -> str:

@@ -9,7 +9,7 @@ from pipeline.aws.serving import endpoint_name
 from pipeline.aws.templates import policy, rule
 
 _EXECUTION = "SageMaker Model Building Pipeline Execution Status Change"
-_PUBLISHER = "events.amazonaws.com"
+PUBLISHER = "events.amazonaws.com"
 _SECTIONS = {"deployed": "aws.deploy", "untriggered": "aws.triggers", "violated": "monitor"}  # that events need
 
 
@@ -70,10 +70,10 @@ def _patterns(account: Account) -> dict[str, Mapping[str, Any]]:
 def _topic(account: Account, *, email: str | None) -> dict[str, dict[str, Any]]:
     subscriptions = {"Subscription": [{"Protocol": "email", "Endpoint": email}]} if email else {}
     # EventBridge supports no conditions in policies of SNS topics.
-    allowed = {"Principal": {"Service": _PUBLISHER}, "Action": "sns:Publish", "Resource": {"Ref": "Topic"}}
-    name = f"{account.config.name}-events"
+    allowed = {"Principal": {"Service": PUBLISHER}, "Action": "sns:Publish", "Resource": {"Ref": "Topic"}}
+    name, encrypted = f"{account.config.name}-events", account.encrypted("KmsMasterKeyId")
     return {
-        "Topic": {"Type": "AWS::SNS::Topic", "Properties": {"TopicName": name, **subscriptions}},
+        "Topic": {"Type": "AWS::SNS::Topic", "Properties": {"TopicName": name, **encrypted, **subscriptions}},
         "TopicPolicy": {
             "Type": "AWS::SNS::TopicPolicy",
             "Properties": {"Topics": [{"Ref": "Topic"}], "PolicyDocument": policy([{"Effect": "Allow", **allowed}])},

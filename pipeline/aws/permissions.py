@@ -7,7 +7,7 @@ from functools import reduce
 from typing import Any
 
 from pipeline.aws.parameters import AwsPlan
-from pipeline.aws.serving import endpoint_name
+from pipeline.aws.serving import OURS, endpoint_name
 from pipeline.aws.session import partition_of
 from pipeline.config import PipelineConfig
 from pipeline.config_aws import Aws
@@ -26,6 +26,8 @@ _TRIGGERS, _MONITOR, _BATCH, _BEAT, _TUNER = (
     "condition.beat",
     "tuning.engine: sagemaker",
 )
+_SCALER = "sagemaker.application-autoscaling.amazonaws.com"
+_SCALER_ROLE = f"aws-service-role/{_SCALER}/AWSServiceRoleForApplicationAutoScaling_SageMakerEndpoint"
 _ITSELF = "aws.deploy and registration.approval: Approved"
 _SUBNETS, _SERVER, _APP = "aws.subnets", "a tracking server on SageMaker", "an MLflow App"
 
@@ -65,6 +67,10 @@ class Account:
         region = self.aws.region
         place = ":" if anywhere else f"{region}:{self.number}"
         return f"arn:{partition_of(region)}:{service}:{place}:{resource}"
+
+    def encrypted(self, name: str) -> dict[str, Any]:
+        """Return the property that encrypts a resource, if the stack has the key and thereby its policy."""
+        return {} if isinstance(self.key, str) else {name: self.key}
 
     def named(self, kind: str, *names: str) -> list[str]:
         """Return the ARNs of SageMaker's resources, which are in lower case in some of its answers."""
@@ -144,6 +150,9 @@ RESOURCES: dict[str, Callable[[Account], list[Any]]] = {
     "the role of the schedule": lambda account: [
         (account.config.monitor and account.config.monitor.schedule_role) or account.aws.role
     ],
+    "the service's role of the scaling": lambda account: [
+        f"{account.aws.role.partition(':role/')[0]}:role/{_SCALER_ROLE}"
+    ],
     "the image's repository": _repositories,
     "the server": _server,
     "the endpoint": lambda account: account.named("endpoint", *_endpoint_names(account)),
@@ -169,6 +178,8 @@ _KINDS = {  # resources of SageMaker whose names nobody knows before
     "models": "model",
     "endpoint configurations": "endpoint-config",
 }
+_TAGGED = " with our tag"  # resources that the commands created for the endpoint, and delete
+_SERVICE_KEYS = {"iam:PassRole": "iam:PassedToService", "iam:CreateServiceLinkedRole": "iam:AWSServiceName"}
 CONDITIONS: dict[str, Callable[[AwsPlan], Any]] = {  # that are not a section of the configuration
     _ITSELF: lambda resolved: resolved.config.deploys_itself,
     _BEAT: lambda resolved: resolved.config.condition.beat != "nothing",
@@ -189,7 +200,7 @@ class Permission:
         actions: of one service: "s3:GetObject PutObject".
         on: the resources, as RESOURCES and _KINDS name them, or objects below BUCKET/PREFIX/.
         when: the section of the configuration with which they are needed, or one of CONDITIONS; empty: always.
-        passed_to: the service to which iam:PassRole passes a role.
+        passed_to: the service that assumes the role.
     """
 
     of: str
@@ -213,8 +224,8 @@ class Permission:
 
 def resources_of(account: Account, on: str) -> list[Any]:
     """Return the ARNs of resources; none where the configuration has no such resource."""
-    if on in _KINDS:
-        return account.named(_KINDS[on], "*")
+    if (kind := on.removesuffix(_TAGGED)) in _KINDS:
+        return account.named(_KINDS[kind], "*")
     if on in RESOURCES:
         return RESOURCES[on](account)
     aws = account.aws
@@ -250,7 +261,7 @@ _TABLE: tuple[tuple[str, ...], ...] = (
     ("deploy, rollback", "sagemaker:UpdateEndpoint", _CONFIGS, _DEPLOY),
     ("deploy", "sagemaker:AddTags CreateEndpoint DeleteEndpoint InvokeEndpoint", _ENDPOINT, _DEPLOY),
     ("deploy", "sagemaker:InvokeEndpointAsync", _ENDPOINT, _ASYNCHRONOUS),
-    ("deploy", "sagemaker:AddTags CreateEndpoint CreateEndpointConfig DeleteEndpointConfig", _CONFIGS, _DEPLOY),
+    ("deploy", "sagemaker:AddTags CreateEndpoint CreateEndpointConfig", _CONFIGS, _DEPLOY),
     ("deploy", "sagemaker:AddTags CreateModel", "models", _DEPLOY),
     ("deploy", "s3:GetObject", "BUCKET/PREFIX/*", _DEPLOY),
     ("deploy", "s3:PutObject", "BUCKET/PREFIX/*", _ASYNCHRONOUS),
@@ -260,13 +271,18 @@ _TABLE: tuple[tuple[str, ...], ...] = (
     ("deploy, schedule", "cloudwatch:PutMetricAlarm", "the alarm", _MONITOR),
     ("rollback", "sagemaker:ListTags", _CONFIGS, _DEPLOY),
     ("delete", "sagemaker:DeleteEndpoint ListTags", _ENDPOINT, _DEPLOY),
-    ("delete", "sagemaker:DeleteEndpointConfig ListTags", _CONFIGS, _DEPLOY),
-    ("delete", "sagemaker:DeleteModel ListTags", "models", _DEPLOY),
-    ("delete", "sagemaker:DescribeEndpoint ListEndpointConfigs ListEndpoints", _ANY, _DEPLOY),
+    ("delete", "sagemaker:ListTags", _CONFIGS, _DEPLOY),
+    ("delete", "sagemaker:ListTags", "models", _DEPLOY),
+    ("deploy, delete", "sagemaker:DeleteEndpointConfig", f"{_CONFIGS}{_TAGGED}", _DEPLOY),
+    ("delete", "sagemaker:DeleteModel", f"models{_TAGGED}", _DEPLOY),
+    ("delete", "sagemaker:DescribeEndpoint ListEndpointConfigs ListEndpoints ListModels", _ANY, _DEPLOY),
+    ("delete", "scheduler:DeleteSchedule GetSchedule", "the schedule", _MONITOR),
+    ("delete", "cloudwatch:DeleteAlarms", "the alarm", _MONITOR),
     ("delete", "cloudwatch:DeleteAlarms", "the alarms of the endpoint", _DEPLOY),
     ("deploy, rollback, delete", "application-autoscaling:DescribeScalableTargets", _ANY, _DEPLOY),
     ("deploy, rollback, delete", "application-autoscaling:DeregisterScalableTarget", _ANY, _SCALING),
     ("deploy, rollback", "application-autoscaling:PutScalingPolicy RegisterScalableTarget", _ANY, _SCALING),
+    ("deploy, rollback", "iam:CreateServiceLinkedRole", "the service's role of the scaling", _SCALING, _SCALER),
     ("upsert", "sagemaker:CreatePipeline UpdatePipeline DescribePipeline", "the pipeline"),
     ("upsert", "sagemaker:AddTags", "the pipeline", "aws.tags"),
     ("upsert, start", "s3:ListBucket", "the buckets"),
@@ -348,8 +364,15 @@ def statements(account: Account, of: Iterable[str]) -> list[dict[str, Any]]:
             "Effect": "Allow",
             "Action": sorted(actions),
             "Resource": resources if len(resources) > 1 else resources[0],
-            **({"Condition": {"StringEquals": {"iam:PassedToService": passed_to}}} if passed_to else {}),
+            **({"Condition": {"StringEquals": equal}} if (equal := _equal(account, on, actions, passed_to)) else {}),
         }
         for (on, passed_to), actions in merged.items()
         if (resources := resources_of(account, on))
     ]
+
+
+def _equal(account: Account, on: str, actions: set[str], passed_to: str) -> dict[str, str]:
+    """Return the condition keys of a statement, with their values."""
+    if on.endswith(_TAGGED):
+        return {f"aws:ResourceTag/{OURS}": name for name in _endpoint_names(account)}
+    return {key: passed_to for action, key in _SERVICE_KEYS.items() if passed_to and action in actions}

@@ -9,8 +9,8 @@ from contracts.errors import ContractError
 from contracts.steps import PYTORCH_TRAINING
 from pipeline.aws.feasibility import check_places
 from pipeline.aws.jobs import EXECUTIONS, MODELS
-from pipeline.aws.notifications import notifications
-from pipeline.aws.parameters import AwsPlan
+from pipeline.aws.notifications import PUBLISHER, notifications
+from pipeline.aws.parameters import CAPTURES, AwsPlan
 from pipeline.aws.permissions import (
     OPERATING,
     PERMISSIONS,
@@ -32,8 +32,12 @@ from pipeline.versions import APPROVED
 
 _KEPT_DAYS = 30  # versions that were replaced or deleted
 _UPLOAD_DAYS = 7  # uploads that were not completed
-_RETENTION = "LogRetentionInDays"
-_JOB_LOGS = "CreateLogGroups"
+_RETENTION, _CAPTURE_RETENTION = "LogRetentionInDays", "CaptureRetentionInDays"
+_JOB_LOGS, _REPOSITORY = "CreateLogGroups", "CreateRepository"
+_SHARED = {  # what configurations of one account have together
+    _JOB_LOGS: "the log groups of SageMaker's jobs",
+    _REPOSITORY: "the repository of the image",
+}
 
 
 def stack(config: PipelineConfig, *, share_with: Sequence[str] = ()) -> str:
@@ -48,24 +52,32 @@ def stack(config: PipelineConfig, *, share_with: Sequence[str] = ()) -> str:
     resolved = aws_plan(config)
     check_places(resolved)
     resources = _resources(resolved, tuple(share_with))
-    outputs = {
-        "Bucket": {"Ref": "Bucket"},
-        "Role": {"Fn::GetAtt": ["Role", "Arn"]},
-        "CallerPolicy": {"Ref": "CallerPolicy"},
-        **({"Key": {"Fn::GetAtt": ["Key", "Arn"]}} if "Key" in resources else {}),
-        **({"Repository": {"Fn::GetAtt": ["Repository", "RepositoryUri"]}} if "Repository" in resources else {}),
+    outputs: dict[str, dict[str, Any]] = {
+        "Bucket": {"Value": {"Ref": "Bucket"}},
+        "Role": {"Value": {"Fn::GetAtt": ["Role", "Arn"]}},
+        "CallerPolicy": {"Value": {"Ref": "CallerPolicy"}},
     }
+    if "Key" in resources:
+        outputs["Key"] = {"Value": {"Fn::GetAtt": ["Key", "Arn"]}}
+    if "Repository" in resources:
+        outputs["Repository"] = {"Value": {"Fn::GetAtt": ["Repository", "RepositoryUri"]}, "Condition": _REPOSITORY}
     account = Account(resolved, None).number
     content = {
         "AWSTemplateFormatVersion": "2010-09-09",
         "Description": f"The account of the pipeline {config.name}, written by python -m pipeline stack.",
         "Parameters": {
-            _RETENTION: {"Type": "Number", "Default": 90, "Description": "Days after which logs are deleted."},
-            _JOB_LOGS: {
-                "Type": "String",
-                "Default": "true",
-                "AllowedValues": ["true", "false"],
-                "Description": "false where the account has the log groups of SageMaker's jobs already.",
+            **{
+                name: {"Type": "Number", "Default": days, "Description": f"Days after which {what} are deleted."}
+                for name, days, what in ((_RETENTION, 90, "logs"), (_CAPTURE_RETENTION, 365, "captured requests"))
+            },
+            **{
+                name: {
+                    "Type": "String",
+                    "Default": "true",
+                    "AllowedValues": ["true", "false"],
+                    "Description": f"false where the account has {what} already.",
+                }
+                for name, what in _SHARED.items()
             },
         },
         "Rules": {
@@ -79,9 +91,9 @@ def stack(config: PipelineConfig, *, share_with: Sequence[str] = ()) -> str:
                 ]
             }
         },
-        "Conditions": {_JOB_LOGS: {"Fn::Equals": [{"Ref": _JOB_LOGS}, "true"]}},
+        "Conditions": {name: {"Fn::Equals": [{"Ref": name}, "true"]} for name in _SHARED},
         "Resources": resources,
-        "Outputs": {name: {"Value": value} for name, value in outputs.items()},
+        "Outputs": outputs,
     }
     return json.dumps(content, indent=1) + "\n"
 
@@ -124,13 +136,27 @@ def _key(account: Account) -> dict[str, dict[str, Any]]:
             "KMS::Key",
             Description=f"Encrypts what the pipeline {account.config.name} writes.",
             EnableKeyRotation=True,
-            KeyPolicy=policy([statement, *shared(account, "kms:CreateGrant Decrypt DescribeKey", "*")]),
+            KeyPolicy=policy(
+                [statement, *_services(account), *shared(account, "kms:CreateGrant Decrypt DescribeKey", "*")]
+            ),
         ),
         "KeyAlias": {
             "Type": "AWS::KMS::Alias",
             "Properties": {"AliasName": alias, "TargetKeyId": {"Ref": "Key"}},
         },
     }
+
+
+def _services(account: Account) -> list[dict[str, Any]]:
+    """Return the statements with which CloudWatch Logs and EventBridge use the key of the stack."""
+    logs = {"kms:EncryptionContext:aws:logs:arn": account.arn("logs", "log-group:/aws/*")}
+    of_logs = {"Principal": {"Service": f"logs.{account.aws.region}.amazonaws.com"}, "Condition": {"ArnLike": logs}}
+    writes = {"Effect": "Allow", "Action": ["kms:Decrypt", "kms:GenerateDataKey*"], "Resource": "*"}
+    actions = [*writes["Action"], "kms:Describe*", "kms:Encrypt*", "kms:ReEncrypt*"]
+    return [
+        {**writes, **of_logs, "Action": actions},
+        *([{**writes, "Principal": {"Service": PUBLISHER}}] if account.aws.notifications else []),
+    ]
 
 
 def _bucket(account: Account) -> dict[str, dict[str, Any]]:
@@ -145,11 +171,12 @@ def _bucket(account: Account) -> dict[str, dict[str, Any]]:
         account.resolved.home.removeprefix(f"s3://{name}/"),
         expiration_days(account.aws.cache_expires),
     )
+    outputs = (EXECUTIONS, PYTORCH_TRAINING.name, "checkpoints", "tensorboard")
     rules = [
         {"Id": "earlier-versions", "Status": "Enabled", **earlier},
         *(
-            {"Id": folder, "Status": "Enabled", "Prefix": f"{home}/{folder}/", "ExpirationInDays": days}
-            for folder in (EXECUTIONS, PYTORCH_TRAINING.name, "checkpoints", "tensorboard")
+            {"Id": folder, "Status": "Enabled", "Prefix": f"{home}/{folder}/", "ExpirationInDays": after}
+            for folder, after in {**dict.fromkeys(outputs, days), CAPTURES: {"Ref": _CAPTURE_RETENTION}}.items()
         ),
     ]
     blocked = ("BlockPublicAcls", "BlockPublicPolicy", "IgnorePublicAcls", "RestrictPublicBuckets")
@@ -208,6 +235,7 @@ def _repository(account: Account) -> dict[str, dict[str, Any]]:
             ImageTagMutability="IMMUTABLE",
             **({"RepositoryPolicyText": policy(pull)} if pull else {}),
         )
+        | {"Condition": _REPOSITORY}
     }
 
 
@@ -261,7 +289,7 @@ def _denied(account: Account) -> list[dict[str, Any]]:
 def _log_groups(account: Account) -> dict[str, dict[str, Any]]:
     def group(name: str, **options: str) -> dict[str, Any]:
         properties = {"LogGroupName": f"/aws/{name}", "RetentionInDays": {"Ref": _RETENTION}}
-        return {**kept("Logs::LogGroup", **properties), **options}
+        return {**kept("Logs::LogGroup", **properties, **account.encrypted("KmsKeyId")), **options}
 
     kinds = {step.contract.kind for step in account.resolved.plan.steps}
     jobs = ["ProcessingJobs", "TrainingJobs", *(["TransformJobs"] if "transform" in kinds else [])]

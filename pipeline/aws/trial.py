@@ -14,6 +14,7 @@ from pipeline.aws.operator import Operator, ignore_missing
 from pipeline.aws.versions import read_object
 from pipeline.aws.waiting import POLL_SECONDS, wait_for_endpoint
 
+TRIAL = "-trial"  # ends the name of an endpoint that answers sample requests
 _ANSWER_SECONDS = 600.0
 
 
@@ -27,7 +28,7 @@ def ask_trial(operator: Operator, package: Mapping[str, Any], config: Mapping[st
     Raises:
         ContractError: the endpoint fails, or answers differently.
     """
-    samples, name = _samples(operator, package), f"{config['EndpointConfigName']}-trial"
+    samples, name = _samples(operator, package), f"{config['EndpointConfigName']}{TRIAL}"
     if operator.dry_run:
         print(f"would ask an endpoint for a trial of version {version} for the registered answers")
         return

@@ -22,6 +22,7 @@ from botocore.exceptions import (
     ParamValidationError,
     ProfileNotFound,
 )
+from botocore.parsers import ResponseParserError
 
 from contracts.errors import ContractError
 from pipeline.aws import deploy
@@ -361,6 +362,7 @@ def response(code):
         (response("NoSuchBucket"), "Create it."),
         (response("Unheard"), "Correct what the message names"),
         (EndpointConnectionError(endpoint_url="http://a"), "Check the network"),
+        (ResponseParserError("an answer in HTML"), "Check the network, the proxy settings"),
         (ParamValidationError(report="x"), "Correct what the message names"),
         (NoCredentialsError(), "Check the AWS credentials"),
         (ProfileNotFound(profile="nobody"), "Check the AWS credentials"),

@@ -311,6 +311,8 @@ def test_an_interrupt_while_the_trial_is_created_deletes_it(service, command, cr
         command("deploy", "2", **changes)
     after = present()
     assert {name for name in before if before[name] != after[name]} == {"models"}, "the next command uses the model"
+    assert command("delete", "--yes", **changes)[0] == 0
+    assert not any(present().values())
 
 
 @pytest.mark.slow
@@ -329,8 +331,8 @@ def test_a_trial_that_an_interrupt_leaves_behind_is_named_with_the_commands_that
     left = [name for name in present()["endpoints"] if name.endswith("-trial")]
     assert f"aws sagemaker delete-endpoint --region eu-west-1 --endpoint-name {left[0]}" in lines
     assert f"aws sagemaker delete-endpoint-config --region eu-west-1 --endpoint-config-name {left[0]}" in lines
-    client = boto3.client("sagemaker")
-    client.delete_endpoint(EndpointName=left[0]), client.delete_endpoint_config(EndpointConfigName=left[0])
+    assert command("delete", "--yes", **changes)[0] == 0
+    assert not any(present().values()), "delete finds it too"
 
 
 @pytest.mark.slow

@@ -262,12 +262,13 @@ def test_the_bucket_is_versioned_private_and_only_reached_with_encryption() -> N
     bucket = made["Bucket"]["Properties"]
     assert bucket["VersioningConfiguration"] == {"Status": "Enabled"}
     assert set(bucket["PublicAccessBlockConfiguration"].values()) == {True}
-    earlier, *expiring = bucket["LifecycleConfiguration"]["Rules"]
+    earlier, *expiring, captures = bucket["LifecycleConfiguration"]["Rules"]
     assert earlier["NoncurrentVersionExpiration"] == {"NoncurrentDays": 30}
     home = "teams/risk/Stacked"
     assert [(rule["Prefix"], rule["ExpirationInDays"]) for rule in expiring] == [
         (f"{home}/{folder}/", 60) for folder in ("executions", "PyTorchTraining", "checkpoints", "tensorboard")
     ]
+    assert (captures["Prefix"], captures["ExpirationInDays"]) == (f"{home}/capture/", {"Ref": "CaptureRetentionInDays"})
     (denied,) = made["BucketPolicy"]["Properties"]["PolicyDocument"]["Statement"]
     assert (denied["Effect"], denied["Condition"]) == ("Deny", {"Bool": {"aws:SecureTransport": "false"}})
 
@@ -275,6 +276,35 @@ def test_the_bucket_is_versioned_private_and_only_reached_with_encryption() -> N
 @pytest.mark.parametrize(("cache", "days"), [("P30D", 60), ("PT12H", 31), ("P1DT6H30M", 32), (None, 30)])
 def test_outputs_of_executions_are_deleted_after_the_step_cache_has_expired(cache: str | None, days: int) -> None:
     assert expiration_days(cache) == days
+
+
+def test_the_key_of_the_stack_encrypts_logs_and_messages_and_their_services_may_use_it() -> None:
+    made = {name: each["Properties"] for name, each in resources(watched()).items()}
+    key = {"Fn::GetAtt": ["Key", "Arn"]}
+    assert {name for name, each in made.items() if key in (each.get("KmsKeyId"), each.get("KmsMasterKeyId"))} == {
+        *("Topic", "EndpointLogs", "ProcessingJobsLogs", "TrainingJobsLogs")
+    }
+    users = [each["Principal"] for each in made["Key"]["KeyPolicy"]["Statement"]]
+    assert {"Service": "logs.eu-west-1.amazonaws.com"} in users
+    assert {"Service": "events.amazonaws.com"} in users
+    other = resources(configuration(aws={**AWS, "kms_key": "1234"}))
+    assert not any("KmsKeyId" in each["Properties"] for each in other.values()), "the policy of that key is not ours"
+
+
+def test_a_second_configuration_of_an_account_shares_the_repository_and_the_groups_of_the_jobs() -> None:
+    made = json.loads(stack(watched()))
+    conditions = {name: each["Condition"] for name, each in made["Resources"].items() if "Condition" in each}
+    assert conditions == {
+        "Repository": "CreateRepository",
+        **dict.fromkeys(("ProcessingJobsLogs", "TrainingJobsLogs"), "CreateLogGroups"),
+    }
+    assert {name for name, each in made["Outputs"].items() if "Condition" in each} == {"Repository"}
+
+
+def test_an_operator_deletes_models_and_configurations_of_this_endpoint_alone() -> None:
+    found = {action: each.get("Condition") for each in policy(watched(), "OperatorPolicy") for action in each["Action"]}
+    ours = {"StringEquals": {"aws:ResourceTag/text-table-trainer:endpoint": "claims"}}
+    assert (found["sagemaker:DeleteModel"], found["sagemaker:DeleteEndpointConfig"]) == (ours, ours)
 
 
 def test_what_has_data_stays_when_the_stack_is_deleted() -> None:
@@ -353,6 +383,10 @@ NEEDS: dict[str, set[str]] = {
     "sagemaker:CreateModel": {"sagemaker:CreateModel", "iam:PassRole", "sagemaker:AddTags"},
     "sagemaker:CreateEndpointConfig": {"sagemaker:CreateEndpointConfig", "sagemaker:AddTags"},
     "sagemaker:CreateEndpoint": {"sagemaker:CreateEndpoint", "sagemaker:AddTags"},
+    "application-autoscaling:RegisterScalableTarget": {
+        "application-autoscaling:RegisterScalableTarget",
+        "iam:CreateServiceLinkedRole",  # the first time in an account
+    },
     "sagemaker-runtime:InvokeEndpoint": {"sagemaker:InvokeEndpoint"},
 }
 
@@ -496,6 +530,13 @@ def calls(created: dict[str, str]) -> dict[str, list[tuple[str, dict[str, Any]]]
                 step()
             found[command] = made
     return found
+
+
+@pytest.mark.slow  # two pipelines are sent
+def test_delete_ends_the_schedule_of_the_monitor(calls) -> None:
+    made = [operation for operation, _ in calls["schedule"]]
+    assert "scheduler:CreateSchedule" in made
+    assert boto3.client("scheduler").list_schedules(NamePrefix="Stacked-monitor")["Schedules"] == []
 
 
 def needed(calls: list[tuple[str, dict[str, Any]]]) -> set[str]:

@@ -106,6 +106,42 @@ def test_a_trigger_without_what_it_needs_is_refused(triggers, changes, cause) ->
         triggered(triggers, **changes)
 
 
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        *("rate(1 hour)", "rate(7 days)", "at(2027-01-31T06:00:00)", "cron(0 6 ? * MON *)", "cron(*/5 8-18 L * ? *)"),
+        *("cron(15,45 9 ? JAN,JUL TUE-THU 2027-2030)", "cron(0 10 15W * ? *)", "cron(0 6 ? * 2#1 *)"),
+    ],
+)
+def test_a_schedule_of_eventbridge_scheduler_is_accepted(schedule) -> None:
+    assert triggered({"schedule": schedule}).aws.triggers.schedule == schedule
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        *("rate(0 days)", "rate(2 weeks)", "at(tomorrow)", "cron(0 6 * * MON)", "cron(0 6 * * MON *)", "0 6 * * MON"),
+        *("cron(0 25 ? * MON *)", "cron(0 6 ? * ? *)", "cron(0 6 ? * MO *)", "cron(0 6 ? * MON * *)", "cron()"),
+    ],
+)
+def test_a_schedule_that_the_service_would_refuse_is_refused(schedule) -> None:
+    with pytest.raises(ValueError, match="is not rate"):
+        triggered({"schedule": schedule})
+
+
+@pytest.mark.parametrize(
+    ("aws", "cause"),
+    [
+        ({"triggers": {"time_zone": "Europe/Pariss"}}, "no time zone 'Europe/Pariss'; did you mean 'Europe/Paris'"),
+        ({"notifications": {"email": "team at example.com"}}, "is not an address such as"),
+        ({"notifications": {"topic": "models"}}, "is not an ARN such as arn:aws:sns:"),
+    ],
+)
+def test_what_only_the_service_would_refuse_is_refused_before(aws, cause) -> None:
+    with pytest.raises(ValueError, match=cause):
+        configuration(aws={**AWS, **aws})
+
+
 def test_a_version_is_not_deployed_twice() -> None:
     aws = {**AWS, "deploy": DEPLOY, "triggers": {"approved": True}}
     with pytest.raises(ValueError, match="would both deploy a version"):
