@@ -1,5 +1,6 @@
 """Write docs/hyperparameters.md from the contract; with `--check`, only check that it is current."""
 
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -27,6 +28,8 @@ TITLES = {
     "tracking": "Tracking with MLflow",
 }
 WITHOUT = {TWO_TEXT_CLASSES: "two texts", TRANSFORMER_CLASSES: "transformers", POOLED_CLASSES: "pooled transformers"}
+# The items of a setting for each of two texts.
+TWINS = re.compile(r"- `primary_(\w+)` (.*) primary( text.*)\n- `secondary_\1` \2 secondary\3\n")
 INTRODUCTION = """# Hyperparameters
 
 Generated from the declarations in contracts/settings/ by `make docs`.
@@ -74,7 +77,7 @@ def render() -> str:
     )
     spelled = "".join(f"| `{alias}` | `{name}` |\n" for alias, name in ALIASES.items())
     parts.append(f"\n## Other spellings\n\n| accepted | means |\n| --- | --- |\n{spelled}")
-    return "".join(parts)
+    return TWINS.sub(r"- `primary_\1`, `secondary_\1` \2 primary or secondary\3\n", "".join(parts))
 
 
 def _obstacles(declaration: Declaration) -> str:
@@ -83,7 +86,7 @@ def _obstacles(declaration: Declaration) -> str:
     if declaration.classes:
         others = f"model classes other than {', '.join(declaration.classes)}"
         kind = WITHOUT.get(declaration.classes)
-        cases.append(f"[model classes](#model-classes) without {kind}" if kind else others)
+        cases.append(f"without [{kind}](#model-classes)" if kind else others)
     if declaration.features:
         cases.append(f"without {' or '.join(declaration.features)}")
     return "; ".join([*cases, *(need.reason for need in declaration.needs)])

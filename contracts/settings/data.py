@@ -16,8 +16,7 @@ class DataSettings(Settings):
 
     text_name: str | list[str] | None = declare(None, scope="prepare")
     """Text column of the one-text classes, or a list of columns that are joined: one sequence, each column after a
-    separator. If they exceed the chunks, short texts stay whole and long ones share the rest. Cannot be set with
-    primary_text_name and secondary_text_name."""
+    separator (docs/training.md). Cannot be set with primary_text_name and secondary_text_name."""
 
     primary_text_name: str | None = declare(None, scope="prepare")
     """First text column of the two-text classes, e.g. a chat."""
@@ -30,11 +29,11 @@ class DataSettings(Settings):
 
     weight_name: str | None = declare(None, scope="prepare")
     """Column of record weights, numbers of at least 0, in every split. They apply to the loss, class_weights=balanced,
-    the companion, the calibration and the threshold. Metrics are reported with and without them."""
+    the companion, the calibration and the threshold (docs/training.md)."""
 
     group_name: str | None = declare(None, scope="prepare")
     """Column of groups, e.g. customers. The rows of a group are in the same fold of risk tables, cross_fit and the
-    companion. Otherwise, out-of-fold values know the labels of the group's other rows."""
+    companion."""
 
     full_field_list: list[str] | None = declare(None, scope="prepare")
     """Columns that the data must have, in addition to the columns that other settings name. Default: none."""
@@ -46,8 +45,7 @@ class DataSettings(Settings):
     """Numeric columns."""
 
     date_field_list: list[str] = declare([], scope="prepare", needs=(conditions.READS_TABLE,))
-    """Columns of dates or times. Each becomes the numbers year, month, day, weekday, hour, days since the median of
-    train, and whether it is missing. Times with a time zone are read in UTC."""
+    """Columns of dates or times; each becomes seven numbers (docs/training.md)."""
 
     categorical_features_to_encode: list[str] | None = declare(None, scope="prepare", needs=(conditions.READS_TABLE,))
     """The columns of cat_field_list that enter the model. Default: all of them."""

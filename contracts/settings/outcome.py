@@ -22,11 +22,9 @@ class OutcomeSettings(Settings):
     """
 
     calibration: Literal["none", "temperature", "isotonic"] = declare("none", scope="after")
-    """Calibration of the probabilities, fitted on val after training. temperature divides the logits by one number: the
-    most probable class stays the same, with two classes also the order of records. isotonic maps each class's
-    probability through a monotone function and needs some thousand val records. With several classes, temperature also
-    undoes class_weights; with two, it cannot: set target_prior. The calibration is part of model.onnx and of the
-    Predictor.
+    """Calibration of the probabilities, fitted on val after training (docs/outputs.md). temperature divides the logits
+    by one number; with several classes, it also undoes class_weights. isotonic maps each class's probability through a
+    monotone function.
     """
 
     target_prior: float | None = declare(None, scope="after", gt=0, lt=1)
@@ -42,7 +40,7 @@ class OutcomeSettings(Settings):
 
     companion: bool = declare(False, scope="after", needs=(conditions.NOT_DRAFT,))
     """Fit boosted trees on the table and on features of the texts. They are blended with the network unless val
-    shows that this does not help. They are part of model.onnx and of the Predictor (docs/companion.md).
+    shows that this does not help (docs/companion.md).
     """
 
     learning_curve: bool = declare(False, scope="after", needs=(conditions.NOT_DRAFT,))

@@ -74,8 +74,8 @@ class ProcessSettings(Settings):
         "shards", scope="run", features=("fsdp",), needs=(conditions.ACCUMULATES,)
     )
     """Gradients that a rank keeps between the passes of accumulate_grad_batches: shards, which are reduced after every
-    pass, or whole ones, which are reduced once per step and need 4 bytes per parameter. Replicas of shards are always
-    summed once per step. A pipeline reduces after each of its passes.
+    pass, or whole ones, which are reduced once per step and need 4 bytes per parameter. A pipeline reduces after
+    each of its passes.
     """
 
     cpu_offload: bool = declare(False, scope="run", features=("fsdp",))
@@ -100,9 +100,8 @@ class ProcessSettings(Settings):
     """
 
     cuda_graphs: bool | Literal["auto"] = declare("auto", scope="run")
-    """Replay the forward and backward pass of a microbatch as a CUDA graph, one for each shape that occurs again. This
-    needs less time of the host, and the memory of activations twice. auto = on one GPU, where nothing is against it:
-    without fp16, activation_checkpointing, lstm, and encoders that pad batches.
+    """Replay the forward and backward pass of a microbatch as a CUDA graph, one for each shape that occurs again
+    (docs/gpu.md). auto = on one GPU, without fp16, activation_checkpointing, lstm, and encoders that pad batches.
     """
 
     max_restarts: int = declare(3, scope="run", ge=0, le=1_000)

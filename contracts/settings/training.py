@@ -77,8 +77,7 @@ class TrainingSettings(Settings):
 
     ema_decay: float = declare(0.0, scope="train", ge=0, lt=1)
     """Decay of an exponential moving average of the weights, e.g. 0.999; 0 = none. The average is validated, evaluated
-    and saved. The decay is smaller in the first steps, so that the average of a short run is not dominated by its
-    initial weights.
+    and saved. The decay is smaller in the first steps.
     """
 
     gradient_clip_val: float = declare(1.0, scope="train", ge=0, le=1_000_000_000)
@@ -88,15 +87,13 @@ class TrainingSettings(Settings):
     """Forward passes per optimizer step and rank."""
 
     max_tokens_per_batch: int = declare(0, scope="run", ge=0, le=1_000_000_000)
-    """Limit of the tokens of all texts in a forward pass of a data-parallel rank, without padding; 0 = no limit. A step
-    trains on the same records, in as few passes as the limit allows. A record above the limit has a pass of its own.
-    A pass of a prediction can take more than batch_size: up to 4 x as many, but at most 32 records; on GPUs 8 x, at
-    most 256. With activation_checkpointing, it does not.
+    """Limit of the tokens of all texts in a forward pass of a data-parallel rank, without padding; 0 = no limit
+    (docs/training.md). Without activation_checkpointing, a pass of a prediction can take more than batch_size: up to
+    4 x as many, but at most 32 records; on GPUs 8 x, at most 256.
     """
 
     warmup_steps: int = declare(300, scope="train", ge=0, le=1_000_000_000)
-    """Optimizer steps of linear warmup. The default is reduced to a tenth of the steps of a short run; any other value
-    is used unchanged.
+    """Optimizer steps of linear warmup. The default is at most a tenth of the steps of a run.
     """
 
     run_scheduler: bool = declare(True, scope="train")

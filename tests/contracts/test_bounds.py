@@ -95,7 +95,8 @@ def test_every_number_of_a_setting_has_a_lower_and_an_upper_bound(kind, name):
 
 def test_the_page_of_hyperparameters_shows_both_bounds_of_every_number():
     page = (REPOSITORY / "docs/hyperparameters.md").read_text()
-    rows = {found[1]: row for row in page.splitlines() if (found := re.match(r"- `(\w+)` \(", row))}
+    items = [row for row in page.splitlines() if row.startswith("- `")]
+    rows = {name: row for row in items for name in re.findall(r"`(\w+)`", row.partition(" (")[0])}
     numeric = [name for name, each in Hyperparameters.model_fields.items() if number_limits(each.annotation)]
     for values_of_data in ("multiclass_categories", "imputation_dict"):
         numeric.remove(values_of_data)
