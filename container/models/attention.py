@@ -116,9 +116,9 @@ class PackedLayout:
     def _attend_by_chunk(
         self, query: Tensor, key: Tensor, value: Tensor, *, scale: float | None, window: int | None
     ) -> Tensor:
-        """Call the kernel once per chunk; on CPU faster than padded buckets of lengths (docs/benchmarks.md)."""
+        """Call the kernel once per chunk; on CPU faster than padded buckets of lengths (benchmarks/log.md)."""
         warn_if_slow(query, window=window)
-        # On CPU, the kernel's backward takes 6 times as long in bfloat16 as in float32 (docs/benchmarks.md).
+        # On CPU, the kernel's backward takes 6 times as long in bfloat16 as in float32 (benchmarks/log.md).
         widened = query.device.type == "cpu" and query.dtype != torch.float32
         dtype = torch.promote_types(query.dtype, torch.float32) if widened else query.dtype
         # Contiguous [heads, N, head_dim]: the kernel reads each head of a chunk from consecutive memory.

@@ -258,7 +258,7 @@ def _run_forward(stage: Stage, batch: PackedBatch) -> tuple[list[Tensor], tuple[
 
 
 def microbatches_held(schedule: str, count: int, *, ranks: int, pp_rank: int) -> float:
-    """Return of how many microbatches a rank of the pipeline keeps activations; docs/benchmarks.md has measurements."""
+    """Return of how many microbatches a rank of the pipeline keeps activations; benchmarks/log.md has measurements."""
     if schedule == "GPipe":
         return count
     if schedule == "1F1B":
