@@ -85,10 +85,10 @@ def permissions() -> str:
         key = f"{service}:{{}} on {on}" + (f", to {each.passed_to}" if each.passed_to else "")
         listed = rows.setdefault(who, {}).setdefault(key, [])
         listed += [name for name in names.split() if name not in listed]
-    table = [
-        f"| {who} | {'; '.join(form.format(', '.join(names)) for form, names in needs.items())} |"
-        for who, needs in rows.items()
-    ]
+    callers: dict[str, list[str]] = {}
+    for who, needs in rows.items():
+        callers.setdefault("; ".join(form.format(", ".join(names)) for form, names in needs.items()), []).append(who)
+    table = [f"| {'; '.join(who)} | {needs} |" for needs, who in callers.items()]
     return "\n".join(["| who | permissions |", "| -- | -- |", *table])
 
 
