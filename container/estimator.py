@@ -47,7 +47,6 @@ class TextTableClassifier(ClassifierMixin, BaseEstimator):
     Attributes:
         classes_: the labels, sorted. [K]
         root_: the job's folder.
-        report_: the path of report.html.
         metrics_: the content of metrics.json.
         n_features_in_, feature_names_in_: of X, without the label.
     """
@@ -133,6 +132,11 @@ class TextTableClassifier(ClassifierMixin, BaseEstimator):
         loaded.n_features_in_ = len(loaded._loaded().feature_inputs)
         return loaded
 
+    @property
+    def report_(self) -> Path:
+        """Return the path of report.html."""
+        return JobPaths.resolve(self.root_).output_data / artifacts.REPORT
+
     def _repr_html_(self) -> str:  # pyright: ignore[reportIncompatibleMethodOverride] - a property that returns this
         if not self.__sklearn_is_fitted__():
             return f"<pre>{html.escape(repr(self))}</pre>"
@@ -148,14 +152,33 @@ class TextTableClassifier(ClassifierMixin, BaseEstimator):
         return tags
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_predictor", "_removal")}
+        state = {name: value for name, value in vars(self).items() if name not in ("_predictor", "_removal")}
+        if hasattr(self, "_removal") and self.__sklearn_is_fitted__():
+            paths = JobPaths.resolve(self.root_)
+            files = [*paths.model.rglob("*"), *paths.output_data.rglob("*")]
+            state["_files"] = {file.relative_to(paths.root): file.read_bytes() for file in files if file.is_file()}
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Write the files of a temporary folder, which may be gone, to another one."""
+        files = state.pop("_files", {})
+        if files:
+            self._use_root(None)
+            state["root_"] = self.root_
+        for name, content in files.items():
+            (self.root_ / name).parent.mkdir(parents=True, exist_ok=True)
+            (self.root_ / name).write_bytes(content)
+        super().__setstate__(state)
 
     def _frame(self, X: Any, *, fitting: bool = False) -> pd.DataFrame:
         """Return a copy of X with columns named by texts, and rows numbered from 0."""
         if isinstance(X, pd.DataFrame):
             frame = X.reset_index(drop=True)
-            frame.columns = [str(name) for name in frame.columns]
+            frame.columns = [".".join(map(str, name if isinstance(name, tuple) else [name])) for name in frame.columns]
             return frame
+        if np.ndim(X) == 1:  # scikit-learn's error has all values
+            cause = f"X: is a {type(X).__name__} of one dimension"
+            raise ContractError(cause, "Pass a table, e.g. X.to_frame(). Reshape your data if it is an array.")
         array = cast(Any, check_array)(X, dtype=None, ensure_all_finite="allow-nan", estimator=self)
         if not fitting and self.__sklearn_is_fitted__() and array.shape[1] != self.n_features_in_:
             raise ContractError(
@@ -204,13 +227,20 @@ class TextTableClassifier(ClassifierMixin, BaseEstimator):
             line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, encoding="utf-8", errors="replace"
         ) as process:
             assert process.stdout is not None
-            for printed in process.stdout:
-                last.append(printed)
-                if self.verbose:
-                    print(printed, end="", flush=True)
+            try:
+                for printed in process.stdout:
+                    last.append(printed)
+                    if self.verbose:
+                        print(printed, end="", flush=True)
+            except BaseException:  # a notebook may interrupt its kernel alone
+                process.terminate()
+                process.communicate()
+                raise
         if process.returncode:
             failure = JobPaths.resolve(self.root_).root / "output/failure"
             cause = failure.read_text(encoding="utf-8") if command == "train" and failure.is_file() else "".join(last)
+            if "What to change" in cause:
+                cause, *_ = cause.partition("\nTraceback")
             raise ContractError(f"{command} ended with exit code {process.returncode}", cause.strip())
 
     def _load(self, classes: Sequence[Any] | None) -> None:
@@ -224,7 +254,6 @@ class TextTableClassifier(ClassifierMixin, BaseEstimator):
         self._order = np.argsort(values.astype(str) if values.dtype == object else values, kind="stable")
         self.classes_ = values[self._order]
         folder = JobPaths.resolve(self.root_).output_data
-        self.report_ = folder / artifacts.REPORT
         self.metrics_ = json.loads((folder / artifacts.METRICS).read_text(encoding="utf-8"))
 
     def _loaded(self) -> Predictor:

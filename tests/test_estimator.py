@@ -1,6 +1,7 @@
 """TextTableClassifier is an estimator of scikit-learn over init and train."""
 
 import pickle
+import subprocess
 
 import numpy as np
 import pandas as pd
@@ -73,18 +74,46 @@ def records(rows=300):
         ({"y": np.zeros(300)}, "only one class is present: \\[0.0\\]"),
         ({"y": [0, 1]}, "inconsistent numbers of samples"),
         ({"y": np.zeros((300, 2))}, "y: has the shape"),
+        (
+            {"X": records()[0].note, "y": records()[1]},
+            "X: is a Series of one dimension\nPass a table, e.g. X.to_frame",
+        ),
     ],
 )
 def test_labels_that_fit_no_table_are_refused_before_a_job_begins(given, message):
     table, _ = records()
     with pytest.raises(ValueError, match=message):
-        TextTableClassifier().fit(table, **given)
+        TextTableClassifier().fit(**{"X": table, **given})
 
 
 def test_a_job_that_cannot_be_made_raises_what_init_says():
     table, late = records()
     with pytest.raises(ContractError, match="init ended with exit code 1\nthe table has no column 'missing'"):
         TextTableClassifier(verbose=False, settings={"text": ["missing"]}).fit(table, late)
+
+
+def test_a_mistake_in_the_settings_has_its_cause_and_no_traceback():
+    table, late = records()
+    with pytest.raises(ContractError, match="max_epoch: unknown hyperparameter") as raised:
+        TextTableClassifier(verbose=False, settings={"max_epoch": 2}).fit(table, late)
+    assert "Traceback" not in str(raised.value)
+
+
+def test_an_interrupted_fit_leaves_no_training_in_its_folder(tmp_path, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    class Started(subprocess.Popen):
+        def __init__(self, *arguments, **named):
+            super().__init__(*arguments, **named)
+            started.append(self)
+
+    started, (table, late) = [], records()
+    monkeypatch.setattr(subprocess, "Popen", Started)
+    monkeypatch.setattr("builtins.print", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        TextTableClassifier(root=tmp_path).fit(table, late)
+    assert [process.poll() is None for process in started] == [False]
 
 
 @pytest.fixture(scope="module")
@@ -117,7 +146,11 @@ def test_a_changed_table_and_further_columns_do_not_change_a_fitted_model(fitted
 def test_a_model_is_saved_loaded_pickled_shown_and_explained(fitted, tmp_path):
     table, _ = records()
     loaded = TextTableClassifier.load(fitted.save(tmp_path / "saved"))
-    for copy in (loaded, pickle.loads(pickle.dumps(fitted))):
+    first = pickle.loads(pickle.dumps(fitted))
+    pickled, folder = pickle.dumps(first), first.root_
+    del first
+    assert not folder.exists()
+    for copy in (loaded, pickle.loads(pickled)):
         assert np.array_equal(copy.predict(table), fitted.predict(table))
     assert "<iframe srcdoc=" in fitted._repr_html_()
     assert fitted.report_.is_file()
