@@ -11,6 +11,7 @@ from container.evaluation.metrics import of_decisions
 from contracts.metrics import AREAS, COMPARED
 
 SAMPLES = 100
+_FEWEST_RECORDS = 5  # of a class, whose scores samples of fewer records hardly vary
 MOST_ROWS = 50_000  # of a sample
 _MOST_SCORES = 1_000_000  # rows times classes of a sample of paired differences
 _FEWEST_SAMPLES = 20  # with every class; the standard deviation of so many is itself uncertain by a sixth
@@ -122,7 +123,9 @@ def paired_differences(labels: np.ndarray, first: Scores, second: Scores, *, see
     values = difference(rows, labels)(np.ones(len(labels)))
     of_chosen = difference(rows[chosen], labels[chosen])
     errors = _standard_errors([of_chosen(weights) for weights in _samples(labels[chosen], stands_for, rng)])
-    reach = {name: NORMAL_95 * error for name, error in errors.items() if error}
+    few = num_classes == 2 and np.bincount(labels).min() < _FEWEST_RECORDS
+    certain = {"loss", "accuracy"} if few else set(errors)
+    reach = {name: NORMAL_95 * error for name, error in errors.items() if error and name in certain}
     return {
         name: Difference(value, (value - reach[name], value + reach[name]) if name in reach else None)
         for name, value in values.items()

@@ -199,7 +199,12 @@ def _differences(first: _Job, second: _Job) -> tuple[dict[str, str], str]:
     written = {
         name: f"{each.value:+.4f} (no interval)"
         if each.interval is None
-        else f"{each.value:+.4f} ({each.interval[0]:+.4f} to {each.interval[1]:+.4f}){'*' if each.sign else ''}"
+        else f"{each.value:+.4f} ({each.interval[0]:+.4f} to {each.interval[1]:+.4f}){_star(each.interval)}"
         for name, each in found.items()
     }
     return written, counts
+
+
+def _star(interval: tuple[float, float]) -> str:
+    low, high = (round(end, 4) for end in interval)  # as written: models that differ by rounding are equal
+    return "*" if low > 0 or high < 0 else ""

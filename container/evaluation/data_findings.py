@@ -97,8 +97,7 @@ def _classes(summary: Mapping[str, Any]) -> Iterator[Finding]:
     for split, described in summary["splits"].items():
         absent = [label for label, count in described["classes"].items() if not count]
         if absent and any(described["classes"].values()):
-            what = "no weights are chosen by it" if split == "val" else "the metrics say nothing about it"
-            what = "it is never learned" if split == "train" else what
+            what = "it is never learned" if split == "train" else "its metrics say nothing about it"
             yield Finding("check", f"{split} has no record of class {listed(absent)}: {what}.")
 
 

@@ -66,7 +66,7 @@ def findings(
         *_decision(evaluation, in_words(OUT_OF_FOLD in analyses)),
         *_calibration(main, evaluation),
         *_companion(evaluation.companion),
-        *_explanation(evaluation.explanation, leaks=bool(leaks)),
+        *_explanation(evaluation.explanation, analyses, leaks=bool(leaks)),
         *_variants(evaluation.variants),
         *_training(evaluation),
         *data_findings(evaluation.data_summary),
@@ -248,7 +248,7 @@ def _leakage(analyses: Mapping[str, SplitAnalysis], explanation: Explanation | N
     signs = []
     if known and min(known.values()) > _PERFECT:
         signs.append("AUROC is " + " and ".join(f"{area:.4f} on {split}" for split, area in known.items()))
-    if explanation is not None and explanation.problem is None and _least(explanation) > _SUSPICIOUS:
+    if explanation is not None and explanation.problem is None and _least(explanation, analyses) > _SUSPICIOUS:
         singles = explanation.columns[:1] if len(explanation.columns) > 1 else ()
         makes = [entry for entry in (*singles, explanation.pair) if entry is not None and _guesses(explanation, entry)]
         if makes and makes[0].kind != "text":
@@ -258,10 +258,12 @@ def _leakage(analyses: Mapping[str, SplitAnalysis], explanation: Explanation | N
         yield Finding("check", text)
 
 
-def _least(explanation: Explanation) -> float:
-    """Return the lower end of the 95 % interval of the metric."""
-    base, half = explanation.base or 0.5, max(1, explanation.records // 2)
-    return base - expected_auroc_width(base, half, half) / 2
+def _least(explanation: Explanation, analyses: Mapping[str, SplitAnalysis]) -> float:
+    """Return the lower end of the 95 % interval of the metric, moved as in `wide_auroc_interval`."""
+    counts = analyses[explanation.split].class_counts
+    fewer = min(explanation.records // 2, counts.min()) if len(counts) == 2 else explanation.records // 2
+    base = ((explanation.base or 0.5) * fewer + 2) / (fewer + 4)
+    return base - expected_auroc_width(base, fewer + 4, explanation.records - fewer + 4) / 2
 
 
 def _guesses(explanation: Explanation, without: Importance) -> bool:
@@ -273,8 +275,12 @@ def _fall(explanation: Explanation, without: Importance) -> str:
     return f"when shuffled, {DECLARED[explanation.metric].title} falls from {base:.3f} to {base - without.drop:.3f}"
 
 
-def _explanation(explanation: Explanation | None, *, leaks: bool) -> Iterator[Finding]:
-    if explanation is None or explanation.problem is not None or _least(explanation) < 0.5 + _SOME_GAIN:
+def _explanation(
+    explanation: Explanation | None, analyses: Mapping[str, SplitAnalysis], *, leaks: bool
+) -> Iterator[Finding]:
+    if explanation is None or explanation.problem is not None:
+        return
+    if _least(explanation, analyses) < 0.5 + _SOME_GAIN:
         return
     first = explanation.columns[0]
     if not leaks and len(explanation.columns) > 1 and _guesses(explanation, first):

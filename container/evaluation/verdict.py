@@ -73,7 +73,7 @@ def wide_auroc_interval(analysis: SplitAnalysis, area: float) -> tuple[float, fl
     """Return the 95 % interval; without one, with several classes or a perfect ranking, a wider one.
 
     The variance of a class's AUROC A with n records in the smaller of its two groups is at most A (1 - A) / n. As in
-    the interval of Agresti and Coull (1998) for a share, A is moved towards 0.5 by four records.
+    the interval of Agresti and Coull (1998) for a share, A is moved towards 0.5 by four records, and is the centre.
     """
     if "auroc" in analysis.intervals:
         return analysis.intervals["auroc"]
@@ -81,7 +81,7 @@ def wide_auroc_interval(analysis: SplitAnalysis, area: float) -> tuple[float, fl
     sizes = sizes[sizes > 0] + 4
     moved = (area * (sizes - 4) + 2) / sizes
     reach = 1.96 * float(np.sqrt(moved * (1 - moved) / sizes).mean())
-    return area - reach, area + reach
+    return float(moved.mean()) - reach, float(moved.mean()) + reach
 
 
 def expected_auroc_width(area: float, rows: int, others: int) -> float:

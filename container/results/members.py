@@ -74,8 +74,9 @@ def predict_members(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag)
     found = predict_each(job, ranks, "val", "test", data=data, stop=stop, train=bool(job.hp.cross_fit))
     combined = {name: log_mean_probabilities(each).astype(np.float32) for name, each in found.logits.items()}
     combined |= found.out_of_fold(job.hp)
-    best = found.best.member.name
-    weights = f"the average of the probabilities of {len(job.members)} networks, of which {best} is best"
+    weights = f"the average of the probabilities of {len(job.members)} networks"
+    if not job.hp.pools_val:  # else each has a fold of its own
+        weights += f", of which {found.best.member.name} is best"
     logger.info("%s; the model is %s", found.described(job.hp), weights)
     job.timeline.mark("evaluate")
     of_train = found.of_train

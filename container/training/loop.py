@@ -167,8 +167,7 @@ class Trainer:
         self._job.timeline.mark("train")
         out_of_patience = self._early.patience_is_out(state, progress=state.validated_progress)
         if state.stopped_before(schedule.max_epochs) and not out_of_patience:
-            minutes, trained = self._hp.max_minutes, schedule.progress(state)
-            logger.warning(f"max_minutes={minutes:g}: trained {trained:.2f} of {schedule.max_epochs} epochs")
+            logger.warning(f"max_minutes: trained {schedule.progress(state):.2f} of {schedule.max_epochs} epochs")
         elif state.stopped_before(schedule.max_epochs):
             logger.info(
                 f"early stop after {schedule.progress(state):.2f} epochs: {self._early.metric.name} has not been "

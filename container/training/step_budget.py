@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from container.job.job import Job
 from container.job.time_limit import seconds_left, seconds_to_train
+from container.job.timeline import duration
 from container.training.job_data import JobData
 from container.training.state import ValidationSchedule
 
@@ -51,7 +52,7 @@ class StepBudget:
             self._is_logged = True
             epochs = last / schedule.steps_per_epoch
             logger.warning(
-                f"max_minutes={self._job.hp.max_minutes:g}: about {epochs:.2f} of {schedule.max_epochs} epochs end in "
-                "time"
+                f"max_minutes: about {epochs:.2f} of {schedule.max_epochs} epochs end in the "
+                f"{duration(max(0.0, left))} that are left"
             )
         return replace(schedule, last_step=last)

@@ -43,6 +43,13 @@ def test_the_interval_of_a_paired_difference_contains_the_true_one_in_95_percent
     assert 0.9 <= np.mean(inside) <= 0.99
 
 
+def test_a_difference_that_is_written_as_zero_has_no_star(job, capsys):
+    folders = [job("one", noise=1.0), job("two", noise=1.0 + 1e-6)]
+    assert main(["compare", *folders]) == 0
+    assert "+0.0000 (" in (printed := capsys.readouterr().out.replace("-0.0000", "+0.0000"))
+    assert "0)*" not in printed
+
+
 def test_unlabelled_records_and_one_class_have_no_difference():
     labels = np.array([1, 1, -1, 1])
     model = scores(labels, noise=1.0, seed=0)

@@ -8,6 +8,7 @@ import pytest
 from benchmarks.findings import CASES, job, scored, texts_of
 from container.decision.decision import Decision
 from container.evaluation.companion_report import CompanionReport, companion_sentences
+from container.evaluation.evaluation_input import Explanation, Importance
 from container.evaluation.reliability import calibrate
 from testing.evaluations import two_splits
 from testing.jobs import REPOSITORY
@@ -51,6 +52,15 @@ def test_leakage_is_the_first_finding_of_a_perfect_model():
     assert first.startswith("Check for target leakage first: AUROC is")
     first, *_ = texts_of(job(scored(rng, "val", 300, 0.8), scored(rng, "test", 300, 0.9999)))
     assert "leakage" not in first
+
+
+@pytest.mark.parametrize(("records", "named"), [(4, False), (100, True)])
+def test_a_column_of_a_perfect_model_is_questioned_only_with_enough_records(records, named):
+    importance = (Importance("plan", "categorical", 0.6, 0.1), Importance("price", "numeric", 0.0, 0.1))
+    explanation = Explanation("auroc", 1.0, records, 3, 1.0, columns=importance, split="test")
+    rng = np.random.default_rng(0)
+    made = job(scored(rng, "val", 40, 0.8), scored(rng, "test", records, 0.9), explanation=explanation)
+    assert any("depends almost only on plan" in text for text in texts_of(made)) == named
 
 
 @pytest.mark.parametrize(("factors", "trees"), [((0.05, 1.0), True), ((0.5, 0.6), False)])

@@ -52,6 +52,15 @@ def test_a_perfect_model_is_not_doubted_in_a_metric_without_an_interval():
     assert "not shown" not in first.text
 
 
+def test_a_perfect_ranking_of_one_record_of_a_class_is_not_shown_to_be_better_than_guessing():
+    predictions = split("test", 4, labels=[0, 1])
+    predictions.labels[:] = [0, 0, 0, 1]
+    predictions.probabilities[:, 1] = [0.2, 0.21, 0.22, 0.27]
+    predictions.probabilities[:, 0] = 1 - predictions.probabilities[:, 1]
+    first, *_ = found(predictions, ["no", "yes"])
+    assert "not shown in AUROC, F1, Accuracy" in first.text
+
+
 def test_a_split_of_one_class_has_no_verdict():
     assert found(split("test", 50, labels=[0, 1], only=1), [0, 1]) == []
 
@@ -74,7 +83,7 @@ def test_the_same_problem_of_several_columns_is_one_finding():
     (imputed,) = [text for text in texts if text.startswith("Missing numbers were imputed: half in 50.0%")]
     assert "less in 33.3%" in imputed
     assert not any("do not occur in train" in text for text in texts), "4 rows are too few"
-    assert "val has no record of class 1: no weights are chosen by it." in texts
+    assert "val has no record of class 1: its metrics say nothing about it." in texts
 
 
 def test_the_width_of_the_interval_is_that_of_samples():

@@ -51,6 +51,7 @@ def test_the_page_and_metrics_json_say_whether_more_rows_would_help(interval, sa
     assert written["points"]["100"] == [0.7, [0.6, 0.8]]
     page = (tmp_path / "report.html").read_text()
     assert says in page
+    assert "From half of the rows to all, the AUROC of trees changes by" in page
     assert '<section id="curve">' in page
     assert "0.600–0.800" in page
 

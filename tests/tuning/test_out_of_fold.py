@@ -114,6 +114,10 @@ def model(one_rank, tmp_path_factory):
     return job, trained(job)
 
 
+def test_no_network_is_called_the_best_because_each_is_measured_on_rows_of_its_own(model):
+    assert model[1].weights == "the average of the probabilities of 3 networks"
+
+
 def of_networks(job, split):
     """The probabilities of a split by the last weights of each network. n x [N, K]"""
     found = []
