@@ -11,13 +11,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch.profiler import profile, schedule
 
 from benchmarks.encoders import BASE, chat_lengths
 from benchmarks.gpu_steps import ONE_GPU, SEVERAL_GPUS, machine
 from benchmarks.gpu_steps.recorder import Recorder, Request
 from benchmarks.gpu_steps.results import RESULTS, Results
 from benchmarks.gpu_steps.tables import MOST_LINES
-from benchmarks.gpu_steps.trace import cost
+from benchmarks.gpu_steps.trace import cost, fewest_waits, read_trace
 from benchmarks.gpu_steps.training_step import GROUPED, batch_lengths
 from benchmarks.gpu_steps.wheels import MACHINE, canonical
 from testing.jobs import REPOSITORY
@@ -155,11 +157,12 @@ def test_the_document_lists_every_step():
     assert [step.name for step in (*ONE_GPU, *SEVERAL_GPUS) if f"| {step.name} |" not in text] == []
 
 
-def test_the_cost_of_a_step_counts_kernels_waits_copies_and_idle_time():
-    def event(category, name, begin, microseconds, number=None):
-        arguments = {} if number is None else {"External id": number}
-        return {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": microseconds, "args": arguments}
+def event(category, name, begin, microseconds, number=None):
+    arguments = {} if number is None else {"External id": number}
+    return {"ph": "X", "cat": category, "name": name, "ts": begin, "dur": microseconds, "args": arguments}
 
+
+def test_the_cost_of_a_step_counts_kernels_waits_copies_and_idle_time():
     found = cost([
         event("cpu_op", "aten::mm", 0, 5, 7),
         event("cuda_runtime", "cudaLaunchKernel", 1, 2, 7),
@@ -174,6 +177,22 @@ def test_the_cost_of_a_step_counts_kernels_waits_copies_and_idle_time():
     assert found["operations"] == {"aten::mm": 5.0}
     assert found["waits"] == {"cudaStreamSynchronize": 1}
     assert found["copies"] == {"Memcpy HtoD (Pinned -> Device)": [1, 1.0]}
+
+
+def test_the_waits_of_a_job_are_those_of_its_step_without_a_capture(tmp_path):
+    def write(profiled):
+        profiled.export_chrome_trace(str(tmp_path / "trace.json.gz"))
+
+    three = schedule(wait=0, warmup=1, active=3, repeat=1)
+    with profile(schedule=three, on_trace_ready=write, acc_events=True) as profiled:
+        for _ in range(4):
+            torch.ones(9).sum()
+            profiled.step()
+    trace = read_trace(tmp_path / "trace.json.gz")
+    steps = sorted(each["ts"] for each in trace if "ProfilerStep" in each["name"])
+    for numbers, fewest in (([0, 2, 2], 0), ([0, 1, 1, 2, 2], 1)):
+        waits = [event("cuda_runtime", "cudaEventSynchronize", steps[number], 1) for number in numbers]
+        assert fewest_waits([*trace, *waits]) == fewest
 
 
 @pytest.mark.slow

@@ -66,6 +66,16 @@ def cost(events: Iterable[dict[str, Any]], *, steps: int = 1) -> dict[str, Any]:
     }
 
 
+def fewest_waits(events: Iterable[dict[str, Any]]) -> int:
+    """Return the host's waits in that step of a job's trace which has the fewest: another one may make a graph."""
+    events = [event for event in events if event.get("ph") == "X"]
+    steps = [
+        event for event in events if event["name"].startswith("ProfilerStep") and event["cat"] == "user_annotation"
+    ]
+    at = [event["ts"] for event in events if event["name"] in WAITS]
+    return min(sum(step["ts"] <= ts < step["ts"] + step["dur"] for ts in at) for step in steps)
+
+
 def _id(event: dict[str, Any]) -> Any:
     return event.get("args", {}).get("External id")
 

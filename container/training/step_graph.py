@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from container.data.batch import PackedBatch
-from container.data.filling import filled, shapes_of
+from container.data.filling import filled, rounded_up, shapes_of
 from container.job.log_once import log_once
 from container.models.encoder import TextEncoder
 from container.parallel.encoder_checks import graphs_are_impossible, reason_against_graphs
@@ -78,7 +78,7 @@ class StepGraphs:
         self, module: nn.Module, longest: Sequence[int], *, capture: Callable[[Replay], Replay], must: bool
     ) -> None:
         self._module, self._capture, self._must = module, capture, must
-        self._bounds = [(most, 1) for most in longest]
+        self._bounds = [(most, rounded_up(most, per_doubling=1)) for most in longest]
         self._counts: Counter[Hashable] = Counter()
         self._seen: OrderedDict[Hashable, PackedBatch] = OrderedDict()
         self._graphs: dict[Hashable, Graph] = {}
