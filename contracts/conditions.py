@@ -55,7 +55,7 @@ AUTOCAST = _when(lambda hp: hp.bf16 or hp.fp16, otherwise="bf16 and fp16 are fal
 
 ONE_TEXT = _when(
     lambda hp: hp.architecture.num_texts == 1,
-    otherwise="it is for one text; two have primary_text_processing_steps and secondary_text_processing_steps",
+    otherwise="two texts have primary_text_processing_steps and secondary_text_processing_steps",
 )
 TEXTS = _when(lambda hp: hp.architecture.num_texts > 0, otherwise="the model class reads no text")
 TRUNCATES = _when(lambda hp: hp.chunk_trancate, otherwise="chunk_trancate is false")
@@ -66,7 +66,7 @@ LORA = _when(lambda hp: hp.lora_rank > 0, otherwise="lora_rank is 0")
 TRAINS_ENCODERS = _when(lambda hp: hp.lora_rank == 0, otherwise="lora_rank freezes the encoders")
 PROJECTS = _when(
     lambda hp: hp.architecture.name != "bert",
-    otherwise="bert has one text and no table, so nothing is projected to a common width",
+    otherwise="bert projects nothing to a common width",
 )
 DROPS = _when(
     lambda hp: hp.architecture.encoder == "transformer" or hp.has_table,
@@ -78,7 +78,7 @@ DROPS_BETWEEN_LAYERS = _when(
 )
 SELECTS_EXPERTS = _when(
     lambda hp: hp.experts_per_record != hp.num_experts,
-    otherwise="experts_per_record is num_experts, so every expert gets every record",
+    otherwise="experts_per_record is num_experts",
 )
 
 READS_TABLE = _when(lambda hp: hp.architecture.uses_table, otherwise="the model class reads text only")
@@ -92,11 +92,11 @@ CATEGORIES = _when(
 )
 FITS_IMPUTATION = _when(
     lambda hp: hp.date_field_list or set(hp.tab_field_list) - set(hp.imputation_dict or ()),
-    otherwise="imputation_dict gives the value of every numeric column",
+    otherwise="imputation_dict has every numeric column",
 )
 FITS_RISKS = _when(
     lambda hp: set(hp.encoded_categories) - set(hp.risk_tables or ()),
-    otherwise="risk_tables gives the table of every category that enters the model",
+    otherwise="risk_tables has every category of the model",
 )
 EMBEDS_CATEGORIES = _when(lambda hp: hp.category_embedding_dim > 0, otherwise="category_embedding_dim is 0")
 
