@@ -29,6 +29,7 @@ _FEWEST_CODES = 20  # distinct values
 _CODE_DIGITS = 5
 FEW = 50  # distinct values that a category may have in any table
 FEWEST = 20  # cells from which it is no coincidence that all have something in common
+UNIQUE = 0.05  # share of repeated values up to which a code says nothing about other rows
 _FORMS = {
     "e-mail addresses": r"^[^@\s]+@[^@\s]+\.[^@\s.]+$",
     "URLs": r"^(?i)(?:https?://|ftp://|www\.)\S+$",
@@ -219,7 +220,10 @@ class ColumnFacts(ColumnSample):
     @property
     def is_index(self) -> bool:
         """Whether the column is an index that pandas saved."""
-        return bool(re.fullmatch(r"Unnamed: \d+|index|level_0|__index_level_\d+__|", self.name)) and self.is_dense
+        if self.name == "index":
+            return self.is_dense
+        has_name = not re.fullmatch(r"Unnamed: \d+|level_0|__index_level_\d+__|", self.name)
+        return not has_name and self.is_whole and not self.missing and self.repeats <= UNIQUE
 
     def examples(self, count: int = 3) -> Sequence[str]:
         return self.values[:count]

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from container.init.codes import code_rule
-from container.init.facts import FEW, FEWEST, ColumnFacts
+from container.init.facts import FEW, FEWEST, UNIQUE, ColumnFacts
 from container.preprocessing.category_parts import category_part
 from contracts.errors import ContractError
 from contracts.spelling import SIMILAR, did_you_mean
@@ -17,7 +17,6 @@ Role = Literal["id", "label", "text", "number", "category", "date", "ignored"]
 INPUTS: tuple[Role, ...] = ("text", "number", "category", "date")  # roles of the columns that the model reads
 
 NEARLY_EMPTY = 0.97  # share of missing cells
-UNIQUE = 0.05  # share of repeated values up to which a code says nothing about other rows
 CODES = 0.5  # share of codes among such columns from which whole numbers are a category
 # By the form of many values, the parts that may be their category, the first one with enough rows of each value.
 PARTS: dict[str, tuple[CategoryPart, ...]] = {

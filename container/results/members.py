@@ -71,16 +71,18 @@ def predict_members(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag)
         StopAgreed: the ranks agreed to stop.
         ContractError: the checkpoint with the weights of a member is missing.
     """
-    found = predict_each(job, ranks, "val", "test", data=data, stop=stop, train=bool(job.hp.cross_fit))
-    combined = {name: log_mean_probabilities(each).astype(np.float32) for name, each in found.logits.items()}
-    combined |= found.out_of_fold(job.hp)
+    predicted = predict_each(job, ranks, "val", "test", data=data, stop=stop, train=bool(job.hp.cross_fit))
+    combined = {name: log_mean_probabilities(each).astype(np.float32) for name, each in predicted.logits.items()}
+    combined |= predicted.out_of_fold(job.hp)
     weights = f"the average of the probabilities of {len(job.members)} networks"
     if not job.hp.pools_val:  # else each has a fold of its own
-        weights += f", of which {found.best.member.name} is best"
-    logger.info("%s; the model is %s", found.described(job.hp), weights)
+        weights += f", of which {predicted.best.member.name} is best"
+    logger.info("%s; the model is %s", predicted.described(job.hp), weights)
     job.timeline.mark("evaluate")
-    of_train = found.of_train
-    return Trained(found.best.state, found.checkpoints, weights, combined, values=found.values, out_of_fold=of_train)
+    of_train = predicted.of_train
+    return Trained(
+        predicted.best.state, predicted.checkpoints, weights, combined, values=predicted.values, out_of_fold=of_train
+    )
 
 
 def distill(job: Job, ranks: RankMesh, *, data: JobData, stop: StopFlag) -> Trained:

@@ -133,10 +133,10 @@ def _of_bytes(path: Path, sample: bytes) -> Encoding:
     if not others:
         return Encoding(best)
     words = _differing(fitting[best], fitting[others[0]])
-    said = f"{path}: is not UTF-8, and {best} and {others[0]} both fit: {words}"
+    said = f"is not UTF-8, and {best} and {others[0]} both fit: {words}"
     if best != "cp1252":
-        raise ContractError(said, f"Name the encoding, e.g. --encoding {best}.")
-    return Encoding(best, f"{said}. It is read as {best}; --encoding changes it.")
+        raise ContractError(f"{path}: {said}", f"Name the encoding, e.g. --encoding {best}.")
+    return Encoding(best, f"{said}. It is read as {best}; --encoding changes it")
 
 
 def _fitting(sample: bytes, alphabets: Mapping[str, tuple[str, ...]]) -> dict[str, str]:

@@ -63,6 +63,8 @@ CASES = {
     "postal codes": ("zip", [f"{100 + 37 * i:05d}" for i in range(ROWS)], "category", "category_part first_2"),
     "a code as id": ("key", [f"K-{i:x}" for i in range(ROWS)], "id", "unique codes"),
     "an index of pandas": ("Unnamed: 0", [str(i) for i in range(ROWS)], "ignored", "an index that pandas saved"),
+    "an index of chosen rows": ("Unnamed: 0", [str(i * i) for i in range(ROWS)], "ignored", "an index"),
+    "an index of repeated rows": ("", [str(i * i % 9999) for i in [*range(ROWS - 5), *range(5)]], "ignored", "index"),
     "unique words": ("port", [chr(65 + i % 26) + chr(75 + i // 26) for i in range(ROWS)], "ignored", "hardly repeat"),
     "a constant": ("country", ["US"] * ROWS, "ignored", "constant"),
     "nothing": ("age", [None] * ROWS, "ignored", "empty"),

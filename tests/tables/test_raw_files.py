@@ -123,6 +123,7 @@ def test_an_encoding_of_one_byte_a_letter_is_that_of_a_language(tmp_path, encodi
 def test_words_that_differ_between_two_encodings_are_named_with_the_option(tmp_path):
     path = saved(tmp_path, "a.csv", "city,n\nmañana,1\n".encode("cp1252"))
     (_, note) = opened(path, tmp_path).notes
+    assert note.count("a.csv") == 1
     assert "cp1252 and cp1250 both fit: 'mañana' or 'mańana'. It is read as cp1252; --encoding changes it" in note
     assert rows(path, tmp_path, encoding="cp1250")[0]["city"] == "mańana"
 
