@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing import get_context
+from operator import methodcaller
 from typing import Any
 
 import torch
@@ -271,15 +272,14 @@ def all_options(
     chosen = list(strategies(work, instances, hosts))
     workers = min(available_cores(), len(chosen) // _FEW)
     choices: list[Option] = []
-    jobs = _Jobs(chosen, catalogue, calibration)
+    options_of = methodcaller("options", catalogue, calibration)
     with ExitStack() as stack:
-        run = map(jobs.options, range(len(chosen)))
+        run: Iterable[list[Option]] = map(options_of, chosen)
         if workers > 1:
-            context = get_context("spawn")
-            pool = ProcessPoolExecutor(workers, context, initializer=_start_worker, initargs=(jobs,))
+            pool = ProcessPoolExecutor(workers, get_context("spawn"), initializer=_start_worker)
             stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # after Ctrl-C, they end with this process
             with without_ctrl_c():
-                run = pool.map(_options_of, range(len(chosen)))
+                run = pool.map(options_of, chosen)
         for done, options in enumerate(run, start=1):
             choices += options
             print(f"planned {done} of {len(chosen)} ways to divide the model", file=sys.stderr, flush=True)
@@ -287,29 +287,9 @@ def all_options(
     return sorted(choices, key=lambda option: order[option.instance.name])
 
 
-@dataclass(frozen=True)
-class _Jobs:
-    """What each worker gets at its start."""
-
-    strategies: Sequence[Strategy]
-    catalogue: Catalogue
-    calibration: Mapping[str, Measurements]
-
-    def options(self, index: int) -> list[Option]:
-        return self.strategies[index].options(self.catalogue, self.calibration)
-
-
-_worker: list[_Jobs] = []
-
-
-def _start_worker(jobs: _Jobs) -> None:
+def _start_worker() -> None:
     end_with_parent()
     torch.set_num_threads(1)
-    _worker.append(jobs)
-
-
-def _options_of(index: int) -> list[Option]:
-    return _worker[0].options(index)
 
 
 def _reason(option: Option) -> str:
