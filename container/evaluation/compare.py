@@ -18,7 +18,7 @@ from container.evaluation.tuning_report import shown_setting
 from container.preprocessing.fitted import FittedPreprocessing
 from container.tables.channel_files import column_names, iter_tables
 from container.tables.data_files import find_data_files
-from container.tables.duplicate_ids import content_hashes
+from container.tables.duplicate_ids import content_hashes, occurrences
 from container.tables.values import keys
 from contracts import artifacts
 from contracts.errors import ContractError
@@ -99,11 +99,7 @@ class _Job:
         rows = np.arange(len(self.labels)) if self.rows is None else self.rows
         rows = rows + len(of_channels[0]) * (np.diff(rows, prepend=0) < 0).cumsum()  # each channel counts from 0
         hashes = hashes[rows] if rows.max(initial=-1) < len(hashes) else hashes[:0]
-        order = np.argsort(hashes, kind="stable")
-        _, starts, counts = np.unique(hashes[order], return_index=True, return_counts=True)
-        before = np.empty(len(hashes), np.int64)
-        before[order] = np.arange(len(hashes)) - np.repeat(starts, counts)
-        return np.char.add(np.char.add(hashes.astype(str), "/"), before.astype(str))
+        return np.char.add(np.char.add(hashes.astype(str), "/"), occurrences(hashes).astype(str))
 
 
 def compare(folders: Sequence[Path], *, split: str | None = None) -> int:

@@ -24,7 +24,7 @@ from container.steps.preprocess.row_split import (
     StratifiedSplit,
     TimeSplit,
 )
-from container.tables.duplicate_ids import DuplicateIds, content_hashes, count_shared
+from container.tables.duplicate_ids import DuplicateIds, content_hashes, count_shared, occurrences
 from container.tables.values import keys
 from container.tables.writer import TableWriter
 from contracts.errors import ContractError
@@ -97,9 +97,10 @@ def _divided(
     elif len(rows) <= EXACT_ROWS:
         rule, how = StratifiedSplit.fit(shares, hashes, strata), "with equal shares of each label"
         if _misses(rule.assign(hashes, strata, None), shares):
-            numbered, different = _number_equal(hashes)
-            if different < len(rows):
-                hashes, how = numbered, f"{how}, and equal rows apart ({counted(different, 'different row')})"
+            number = occurrences(hashes).astype(np.uint64)
+            if number.any():
+                different = counted(int((number == 0).sum()), "different row")
+                hashes, how = hashes + number * _SPREAD, f"{how}, and equal rows apart ({different})"
                 rule = StratifiedSplit.fit(shares, hashes, strata)
     else:
         rule, how = HashSplit(shares), "by a hash of the id or the row"
@@ -111,16 +112,6 @@ def _misses(codes: np.ndarray, shares: Shares) -> bool:
     wanted = shares.counts(len(codes))
     off = np.abs(np.bincount(codes, minlength=3) - wanted)
     return bool(((2 * off > wanted) & (off > 1)).any())
-
-
-def _number_equal(hashes: np.ndarray) -> tuple[np.ndarray, int]:
-    """Return hashes that differ between equal rows too, in any order of the rows, and the number of different rows."""
-    order = np.argsort(hashes, kind="stable")
-    first = np.r_[True, np.diff(hashes[order]) != 0]
-    starts = np.flatnonzero(first)
-    number = np.empty(len(hashes), np.uint64)
-    number[order] = np.arange(len(hashes)) - np.repeat(starts, np.diff(np.r_[starts, len(hashes)]))
-    return hashes + number * _SPREAD, len(starts)
 
 
 @dataclass(frozen=True)

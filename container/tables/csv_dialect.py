@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from container.tables.csv_blocks import Block, CsvText, line_ends
-from container.tables.encodings import Recoded, find_encoding
+from container.tables.encodings import Recoded, fill, find_encoding
 from container.tables.reading import Reading
 from contracts.errors import ContractError
 
@@ -50,9 +50,7 @@ def find_dialect(
     encoding = find_encoding(path, open_file, named=reading.encoding)
     with open_file() as file:
         head = np.empty(_HEAD_BYTES, np.uint8)
-        stream, size = file if encoding.name == "utf-8" else Recoded(file, encoding.name, place=str(path)), 0
-        while size < _HEAD_BYTES and (count := stream.readinto(head[size:].data)):
-            size += count
+        size = fill(file if encoding.name == "utf-8" else Recoded(file, encoding.name, place=str(path)), head)
     start = len(BOM_UTF8) if head[:size].tobytes().startswith(BOM_UTF8) else 0
     data = head[start:size]
     notes = [encoding.warning] if encoding.warning else []

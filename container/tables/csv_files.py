@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +13,7 @@ import pyarrow.compute as pc
 
 from container.tables.csv_blocks import Block, CsvText, first_cells, to_utf8
 from container.tables.csv_dialect import Dialect, find_dialect
-from container.tables.encodings import Recoded, wide_encoding
+from container.tables.encodings import Recoded, Stream, fill, wide_encoding
 from container.tables.reading import Reading
 from container.tables.table_file import TableFile, is_gzip, open_plain, plain_suffix
 from contracts.errors import ContractError, first_line
@@ -96,7 +95,7 @@ class File(TableFile):
         return CsvText(str(self.path), dialect.delimiter, has_header, tuple(columns), not dialect.has_escapes)
 
     @contextmanager
-    def _open(self) -> Iterator["Stream"]:
+    def _open(self) -> Iterator[Stream]:
         dialect = self._dialect
         with ExitStack() as files:
             if dialect.encoding == "utf-8":
@@ -126,12 +125,6 @@ def _unescaped(batch: pa.RecordBatch) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
-class Stream(Protocol):
-    """A file that is open for reading."""
-
-    def readinto(self, buffer: memoryview, /) -> int: ...
-
-
 def csv_header(stream: Stream, text: CsvText) -> list[str]:
     """Return the cells of the first line that is not empty.
 
@@ -144,7 +137,7 @@ def csv_header(stream: Stream, text: CsvText) -> list[str]:
     data = buffer[:0]
     while not (end or is_last):
         wanted = min(max(size, _HEADER_BYTES), BLOCK_BYTES - size)
-        count = _fill(stream, buffer[size : size + wanted])
+        count = fill(stream, buffer[size : size + wanted])
         size, is_last = size + count, count < wanted or size + count == BLOCK_BYTES
         data = buffer[:size]
         data = data[text_start(data, text, skip_empty=True) :]
@@ -210,7 +203,7 @@ def _blocks(stream: Stream, text: CsvText) -> Iterator[Block]:
     rest = current[:0]
     at_start = True
     while True:
-        size = _fill(stream, current[BLOCK_BYTES:])
+        size = fill(stream, current[BLOCK_BYTES:])
         current[BLOCK_BYTES - len(rest) : BLOCK_BYTES] = rest
         data = current[BLOCK_BYTES - len(rest) : BLOCK_BYTES + size]
         if at_start:
@@ -232,11 +225,3 @@ def _ahead(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         while (batch := following.result()) is not None:
             following = pool.submit(next, batches, None)
             yield batch
-
-
-def _fill(stream: Stream, buffer: np.ndarray) -> int:
-    """Read until the buffer is full or the stream ends; return the number of bytes."""
-    size = 0
-    while size < len(buffer) and (count := stream.readinto(buffer[size:].data)):
-        size += count
-    return size

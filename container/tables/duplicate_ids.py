@@ -85,6 +85,15 @@ def content_hashes(table: pa.Table) -> np.ndarray:
     return _hashes(pc.binary_join_element_wise(*texts, "\x1f", null_handling="replace", null_replacement=""))
 
 
+def occurrences(hashes: np.ndarray) -> np.ndarray:
+    """Return how often the hash of each row occurred before it. [R] -> [R] int64"""
+    order = np.argsort(hashes, kind="stable")
+    _, starts, counts = np.unique(hashes[order], return_index=True, return_counts=True)
+    before = np.empty(len(hashes), np.int64)
+    before[order] = np.arange(len(hashes)) - np.repeat(starts, counts)
+    return before
+
+
 def _hashes(texts: pa.Array) -> np.ndarray:
     from pandas.util import hash_array  # the import takes 0.3 s, which workers of a training job would spend too
 

@@ -11,6 +11,9 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
+
+import numpy as np
 
 from contracts.errors import ContractError, first_line, shown
 
@@ -197,6 +200,20 @@ def _differing(text: str, other: str) -> str:
         if len(pairs) >= _SHOWN_WORDS:
             break
     return ", ".join(f"{shown(word)} or {shown(of_word)}" for word, of_word in list(pairs.items())[:_SHOWN_WORDS])
+
+
+class Stream(Protocol):
+    """A file that is open for reading."""
+
+    def readinto(self, buffer: memoryview, /) -> int: ...
+
+
+def fill(stream: Stream, buffer: np.ndarray) -> int:
+    """Read until the buffer is full or the stream ends; return the number of bytes."""
+    size = 0
+    while size < len(buffer) and (count := stream.readinto(buffer[size:].data)):
+        size += count
+    return size
 
 
 class Recoded:
