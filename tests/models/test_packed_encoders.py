@@ -491,12 +491,6 @@ def test_a_model_that_does_not_read_token_ids_is_refused(tmp_path: Path) -> None
         build_encoder(FIELD, write_config(tmp_path / "perceiver", "bert", model_type="perceiver", d_latents=32))
 
 
-@pytest.mark.parametrize("family", ["gpt2", "t5"])
-def test_a_model_that_is_no_encoder_is_refused(tmp_path: Path, family: str) -> None:
-    with pytest.raises(ContractError, match=f"'{family}' is not a text encoder"):
-        build_encoder(FIELD, write_config(tmp_path / family, "bert", model_type=family))
-
-
 def test_chunks_longer_than_the_table_of_positions_are_refused(tmp_path: Path) -> None:
     longest = FIELD.max_sen_len - 1
     files = write_config(

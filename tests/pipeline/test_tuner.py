@@ -121,12 +121,6 @@ def test_a_loss_is_minimized_and_limits_that_are_not_set_are_those_of_the_servic
     assert plain["TrainingJobDefinition"]["StaticHyperParameters"]["early_stop_metric"] == "val/loss"
 
 
-def test_the_objective_is_read_from_the_lines_that_training_prints(sent, job):
-    metric = sent["HyperParameterTuningJobConfig"]["HyperParameterTuningJobObjective"]["MetricName"]
-    regex = {each["Name"]: each["Regex"] for each in job["AlgorithmSpecification"]["MetricDefinitions"]}[metric]
-    assert re.findall(regex, "metrics: step=120 epoch=1.50; val/loss=0.31; val/auroc=0.97;") == ["0.97"]
-
-
 def test_a_trial_has_everything_that_the_section_aws_gives_a_training_job(job):
     key = EVERYTHING["kms_key"]
     assert job["EnableNetworkIsolation"] is True

@@ -91,11 +91,6 @@ def test_the_error_of_an_unlabelled_row_names_each_file_once(tmp_path: Path) -> 
     assert "drop_unlabelled" in caught.value.fix
 
 
-def test_unlabelled_training_rows_are_left_out_on_request(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    assert scan(tmp_path, [0, None, 1, None, 1], drop_unlabelled=True).labels == (0, 1)
-    assert "2 of 5 rows have no label and are left out" in caplog.text
-
-
 def test_one_class_alone_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ContractError, match="column 'label' has only the label '1'"):
         scan(tmp_path, ["1", "1", "1.0", "True"])

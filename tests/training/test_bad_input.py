@@ -1,11 +1,9 @@
 """Bad input ends with exit 1, both failure files, a first line that names the thing, and no half-written model."""
 
 import contextlib
-import json
 import os
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from transformers import LongformerConfig, LongformerModel
 
@@ -16,7 +14,6 @@ from pipeline.commands import main as pipeline
 from testing.jobs import (
     NO_DROPOUT,
     failure_line,
-    log_of,
     run_train,
     table,
     write_hyperparameters,
@@ -103,23 +100,6 @@ def test_a_loss_that_stays_non_finite_ends_the_job_with_the_settings_to_change(t
     line = failure_line(paths)
     assert line.startswith("lr: the loss or its gradient was not finite for 5 optimizer steps in a row")
     assert not list(paths.model.glob("*"))
-
-
-@pytest.mark.slow
-def test_duplicate_ids_are_warned_of_and_kept(unusual_job):
-    log = log_of(unusual_job)
-    assert "train: 1 rows repeat an id" in log
-    assert "test: 12 rows repeat an id" in log
-    assert "training on 58 records" in log, "2 of 60 have no label"
-    predictions = pd.read_parquet(unusual_job.output_data / "test_predictions.parquet")
-    assert predictions["order_id"].tolist() == table(12, seed=2)["order_id"].tolist() * 2
-
-
-@pytest.mark.slow
-def test_unlabelled_rows_are_dropped_on_request_and_predicted_in_test(unusual_job):
-    assert "training on 58 records" in log_of(unusual_job)
-    assert len(pd.read_parquet(unusual_job.output_data / "test_predictions.parquet")) == 24
-    assert json.loads((unusual_job.output_data / "metrics.json").read_text())["test/auroc"] is not None
 
 
 @pytest.mark.slow

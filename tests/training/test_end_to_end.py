@@ -31,7 +31,6 @@ from testing.jobs import (
     write_hyperparameters,
     write_job,
 )  # fmt: skip
-from testing.serving import bodies, serving
 
 pytestmark = pytest.mark.slow
 
@@ -133,14 +132,6 @@ def test_a_record_scores_the_same_in_training_alone_in_a_batch_and_served(job, b
         np.testing.assert_allclose(predictor.predict([as_records[i]])[0], trained[i], atol=1e-4)
 
 
-def test_a_server_answers_every_format_with_the_predictions_of_training(job):
-    trained = job.predictions("test").filter(like="prob_class_").to_numpy()
-    with serving(job.paths.root) as server:
-        for content_type, body in bodies(dated_table(24, seed=2, classes=job.classes)).items():
-            answer = server.ask(body, content_type).probabilities
-            np.testing.assert_allclose(answer, trained, atol=1e-4, err_msg=content_type)
-
-
 def test_a_label_or_another_column_in_a_served_record_does_not_matter(job):
     frame = dated_table(6, seed=2, classes=job.classes)
     predictor = Predictor.load(job.paths.model)
@@ -149,26 +140,6 @@ def test_a_label_or_another_column_in_a_served_record_does_not_matter(job):
     assert predictor.predict(frame.head(0)).shape == (0, job.classes)
     with pytest.raises(ContractError, match="chat"):
         predictor.predict(frame.drop(columns="chat"))
-
-
-def test_metrics_json_has_every_metric_of_both_splits(job):
-    values = metrics(job.paths)
-    for split in ("val", "test"):
-        for name in ("loss", "auroc", "average_precision", "f1_score", "precision", "recall", "accuracy"):
-            key = f"{split}/{name}"
-            assert isinstance(values[key], float) or values["undefined"][key], key
-
-
-def test_the_report_shows_the_text_of_the_most_confident_error(job):
-    found, texts = job.predictions("test"), dated_table(24, seed=2, classes=job.classes)["events"]
-    scores = found[[f"prob_class_{k}" for k in range(job.classes)]].to_numpy()
-    confidence = np.where(found["label"] == found["predicted_label"], 0, scores[range(24), found["predicted_label"]])
-    worst = int(confidence.argmax())
-    report = (job.paths.output_data / artifacts.REPORT).read_text()
-    shown = re.search(r'<section id="errors">.*?<tbody>\s*(<tr>.*?</tr>)', report, re.S).group(1)
-    assert f"<th>{found['order_id'][worst]}</th>" in shown
-    assert f"<td>{confidence[worst]:.3f}</td>" in shown
-    assert "events" not in shown or texts[worst][:20] in shown
 
 
 def test_the_time_of_each_phase_is_in_the_log_metrics_json_and_report(job):
