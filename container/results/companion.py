@@ -16,9 +16,9 @@ from container.decision.deciding_rows import OUT_OF_FOLD, chosen_on, in_words, w
 from container.errors import NotMade
 from container.evaluation.bootstrap import estimate_metrics
 from container.evaluation.companion_report import CompanionReport
+from container.results.attempt import Attempt
 from container.results.label_issues import OutOfFold
 from container.training.job_data import JobData
-from contracts.errors import first_line
 from contracts.hyperparameters import Hyperparameters
 
 logger = logging.getLogger(__name__)
@@ -51,18 +51,14 @@ def add_companion(hp: Hyperparameters, data: JobData, network: Mapping[str, np.n
         network: its logits, as `Trained.logits`. [N, K] each
     """
     began, combined = time.perf_counter(), Combined(None, network)
-    try:
+    with Attempt("companion") as attempt:
         train = data.splits["train"].arrays()
         fitted = fit_companion(train, hp.text_fields, class_weights=data.class_weights, seed=hp.seed)
         combined = replace(combined, out_of_fold=out_of_fold(fitted))  # label_issues needs them, whatever _blend does
         if hp.companion:
             combined = _blend(hp, data, fitted, combined)
-    except NotMade as reason:
-        combined = replace(combined, report=CompanionReport(False, str(reason)))
-    except Exception as error:  # of any type, e.g. out of memory: the network is complete
-        logger.exception("companion: failed; the job continues without it")
-        cause = f"{type(error).__name__}: {first_line(error)}"
-        combined = replace(combined, report=CompanionReport(False, cause))
+    if attempt.problem:
+        combined = replace(combined, report=CompanionReport(False, attempt.problem))
     if combined.report is None:
         return combined
     report = replace(combined.report, seconds=time.perf_counter() - began)

@@ -25,10 +25,10 @@ from container.job.log_once import log_detail
 from container.models.ensemble import Network
 from container.preprocessing.prepared import PreparedData
 from container.preprocessing.transform import Preprocessor
+from container.results.attempt import Attempt
 from container.tables.channel_files import read_rows
 from container.tables.data_files import find_data_files
 from container.training.predict import prediction_batch
-from contracts.errors import first_line
 from contracts.hyperparameters import Hyperparameters
 from contracts.paths import JobPaths
 
@@ -41,66 +41,6 @@ LONGEST = 300.0  # limit where _FEWEST records take more than SECONDS
 _FEWEST = 64
 _BATCH = 32
 _TIMED = 4
-
-
-def explain(
-    model: Network,
-    data: PreparedData,
-    val: PreparedSplit,
-    *,
-    paths: JobPaths,
-    hp: Hyperparameters,
-    companion: BlendedCompanion | None,
-    device: torch.device,
-    stopped: Callable[[], bool],
-    split: str = "val",
-    seconds: float = math.inf,
-) -> Explanation:
-    """Measure the drop of the metric with each raw column shuffled over val records, and without each modality.
-
-    Every text is encoded once: a shuffled text has the features of another record. Only columns that are joined to one
-    text are encoded again, with the other columns of their new record. An error is returned as a `problem`: the model
-    is already trained and exported.
-
-    Args:
-        paths: of the job, for the raw columns of joined texts.
-        hp: its `explain` is the most val records to use; fewer if they would take longer than about a minute.
-            max_tokens_per_batch limits a pass of the encoders.
-        companion: the part of the model beside the network.
-        stopped: called between batches; if it returns True, nothing is measured.
-        split: the name of `val`: test if the networks trained on val.
-        seconds: that it may take, at most.
-    """
-    began = time.perf_counter()
-    sample = even_sample(val.column("label").to_numpy(), hp.explain, seed=hp.seed)
-    size = min(_BATCH, prediction_batch(hp, device))
-
-    def not_measured(problem: str) -> Explanation:
-        return Explanation(METRIC, None, len(sample), 0, time.perf_counter() - began, problem=problem, split=split)
-
-    try:
-        measured = _Measured(model.to(device).eval(), data, val, paths, hp, companion, device, stopped, split)
-        if len(measured.columns) == 1:
-            return not_measured("the model reads one column, so there is nothing to compare")
-        sample = sample[: measured.affordable(sample, size=size, seconds=seconds)]
-        base = measured.encode(sample, size=size)
-        columns = _by_drop(measured.importance([name], kind, base, seed=hp.seed) for name, kind in measured.columns)
-        pair = measured.pair(columns, base, seed=hp.seed)
-        modalities = _by_drop(measured.ablation(*modality, base=base) for modality in measured.modalities)
-    except NotMade as reason:
-        logger.warning("explain: %s", reason)
-        return not_measured(str(reason))
-    except Exception as error:  # e.g. out of memory: the job must still write its metrics and predictions
-        logger.exception("explain: failed; the job continues without an explanation")
-        return not_measured(f"{type(error).__name__}: {first_line(error)}")
-    seconds = time.perf_counter() - began
-    logger.info(
-        f"explained in {seconds:.1f} s: {len(columns)} columns shuffled {SHUFFLES} times over {len(sample)} {split} "
-        f"records, {len(modalities)} modalities left out"
-    )
-    return Explanation(
-        METRIC, base, len(sample), SHUFFLES, seconds, columns=columns, modalities=modalities, pair=pair, split=split
-    )
 
 
 def _by_drop(entries: Iterable[Importance]) -> tuple[Importance, ...]:
@@ -135,10 +75,20 @@ class _Text:
 
 
 @dataclass(eq=False)
-class _Measured:
-    """The sample in batches with the features of its texts, and the changes whose effect is measured.
+class Measured:
+    """Val records, in batches with the features of their texts, and the changes whose effect on a model is measured.
+
+    Every text is encoded once: a shuffled text has the features of another record. Only columns that are joined to one
+    text are encoded again, with the other columns of their new record.
 
     Attributes:
+        val: the split of the records.
+        paths: of the job, for the raw columns of joined texts.
+        hp: its `explain` is the most records to use; fewer if they would take longer than about a minute.
+            max_tokens_per_batch limits a pass of the encoders.
+        companion: the part of the model beside the network.
+        stopped: called between batches; if it returns True, nothing is measured.
+        split: the name of `val`: test if the networks trained on val.
         columns: (raw column, kind) of every input of the model.
         modalities: (name, indices of its texts, whether it is the table).
     """
@@ -151,9 +101,10 @@ class _Measured:
     companion: BlendedCompanion | None
     device: torch.device
     stopped: Callable[[], bool]
-    split: str
+    split: str = "val"
 
-    def __post_init__(self) -> None:
+    def _prepare(self) -> None:
+        self.model.to(self.device).eval()
         fitted = self.data.fitted
         self._roles = [field.role for field in fitted.text_fields]
         self._preprocessor = Preprocessor.load(self.data.folder)
@@ -171,6 +122,37 @@ class _Measured:
             self.modalities.append(("all texts", list(range(len(texts))), False))
         if self._tabular_index:
             self.modalities.append(("the table", [], True))
+
+    def explain(self, seconds: float = math.inf) -> Explanation:
+        """Measure the drop of the metric with each raw column shuffled over the records, and without each modality.
+
+        Args:
+            seconds: that it may take, at most.
+
+        Returns:
+            The importances, or the `problem`: the model is already trained and exported.
+        """
+        began, seed = time.perf_counter(), self.hp.seed
+        sample = even_sample(self.val.column("label").to_numpy(), self.hp.explain, seed=seed)
+        size = min(_BATCH, prediction_batch(self.hp, self.device))
+        with Attempt("explain") as attempt:
+            self._prepare()
+            if len(self.columns) == 1:
+                raise NotMade("the model reads one column, so there is nothing to compare")
+            sample = sample[: self.affordable(sample, size=size, seconds=seconds)]
+            base = self.encode(sample, size=size)
+            columns = _by_drop(self.importance([name], kind, base, seed=seed) for name, kind in self.columns)
+            pair = self.pair(columns, base, seed=seed)
+            modalities = _by_drop(self.ablation(*modality, base=base) for modality in self.modalities)
+            took = time.perf_counter() - began
+            logger.info(
+                f"explained in {took:.1f} s: {len(columns)} columns shuffled {SHUFFLES} times over {len(sample)} "
+                f"{self.split} records, {len(modalities)} modalities left out"
+            )
+            return Explanation(METRIC, base, len(sample), SHUFFLES, took, columns, modalities, pair, split=self.split)
+        logger.warning("explain: %s", attempt.problem)
+        took = time.perf_counter() - began
+        return Explanation(METRIC, None, len(sample), 0, took, problem=attempt.problem, split=self.split)
 
     def affordable(self, sample: np.ndarray, *, size: int, seconds: float) -> int:
         """Return how many records of `sample` take about SECONDS, or `seconds`, estimated from the first ones.

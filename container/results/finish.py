@@ -32,7 +32,7 @@ from container.monitoring.baseline import SAMPLE_ROWS, Scores, hashed_rows, writ
 from container.parallel.mesh import RankMesh
 from container.preprocessing.scan import TableColumns
 from container.results.companion import Combined, add_companion
-from container.results.explain import explain
+from container.results.explain import Measured
 from container.results.label_issues import report_label_issues
 from container.results.learning_curve import learning_curve
 from container.results.members import trained_model
@@ -134,9 +134,8 @@ def _explanation(
     stop: StopFlag,
 ) -> Explanation:
     split, seconds = _explained_split(job.hp, data), (seconds_left(job.hp, job.timeline) - EXPORT_SECONDS) / 2
-    records = partial(explain, model, data.prepared, data.splits[split], split=split, seconds=seconds)
-    of_model = partial(records, paths=job.paths, hp=job.hp, companion=companion)
-    found = of_model(device=device, stopped=lambda: stop.requested)
+    of_job = (job.paths, job.hp, companion, device, lambda: stop.requested)
+    found = Measured(model, data.prepared, data.splits[split], *of_job, split).explain(seconds)
     job.timeline.mark("explain")
     return found
 
@@ -178,7 +177,7 @@ def _with_records(job: Job, evaluation: EvaluationInput, data: JobData, *, stop:
         late = partial(seconds_left, hp, job.timeline)
         stopped: Callable[[], bool] = lambda: stop.requested or late() < EXPORT_SECONDS / 2  # noqa: E731
         explained = explain_records(job, data, splits, decision=decision, stopped=stopped)
-        evaluation = replace(evaluation, explained=explained)
+        evaluation = replace(evaluation, explained=explained or ())
         job.timeline.mark("reasons")
     return evaluation
 

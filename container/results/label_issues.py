@@ -14,10 +14,10 @@ import pyarrow as pa
 
 from container.cores import threads_for
 from container.evaluation.evaluation_input import LabelIssuesReport
+from container.results.attempt import Attempt
 from container.training.job_data import JobData
 from contracts.artifacts import LABEL_ISSUES
 from contracts.atomic_files import AtomicFile
-from contracts.errors import first_line
 
 logger = logging.getLogger(__name__)
 
@@ -97,26 +97,19 @@ class LabelIssues:
         )
 
 
+@Attempt("label_issues")
 def report_label_issues(
     folder: Path, data: JobData, *sources: OutOfFold | None, networks: np.ndarray | None = None
 ) -> LabelIssuesReport | None:
-    """Write label_issues.csv into `folder`, and return the content of the report. An error does not fail the job.
+    """Write label_issues.csv into `folder`, and return the content of the report; None after an error.
 
     Args:
         sources: the one with the lowest log loss on their common rows is used.
         networks: probabilities of every row of train by cross-fitted networks, another source. [N, K]
     """
-    try:
-        return _write(folder, data, *sources, None if networks is None else _of_networks(data, networks))
-    except Exception as error:  # of any type, e.g. out of memory: the model is complete
-        logger.exception("label_issues: none, because of %s: %s", type(error).__name__, first_line(error))
-        return None
-
-
-def _write(folder: Path, data: JobData, *sources: OutOfFold | None) -> LabelIssuesReport | None:
     weights = np.asarray(data.class_weights)
-    train = data.splits["train"]
-    known = [each.without_weights(weights).of_weighted(train.weights()) for each in sources if each is not None]
+    train, found = data.splits["train"], (*sources, None if networks is None else _of_networks(data, networks))
+    known = [each.without_weights(weights).of_weighted(train.weights()) for each in found if each is not None]
     if not known:
         logger.warning("label_issues: none, because there are no out-of-fold probabilities")
         return None

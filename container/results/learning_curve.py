@@ -5,11 +5,11 @@ import logging
 import numpy as np
 
 from container.companion.fit import Fitted, fit_companion
-from container.errors import NotMade
 from container.evaluation.bootstrap import Scores, estimate_metrics, paired_differences
 from container.evaluation.curves import NORMAL_95
 from container.evaluation.evaluation_input import LearningCurve
 from container.preprocessing.risk_tables import fold_of
+from container.results.attempt import Attempt
 from container.training.job_data import JobData
 from contracts.hyperparameters import Hyperparameters
 
@@ -25,7 +25,8 @@ def learning_curve(hp: Hyperparameters, data: JobData) -> LearningCurve:
     parts = data.splits["train"].arrays()
     hashes = [fold_of(part.unit, seed=hp.seed, num_folds=_HASHES) / _HASHES for part in parts]
     by_share: dict[float, dict[int, tuple[int, np.ndarray]]] = {}
-    try:
+    doubling = None
+    with Attempt("learning_curve") as attempt:
         for share in _SHARES:
             kept = [np.flatnonzero(of_part < share) for of_part in hashes]
             chosen = [part.take(rows) for part, rows in zip(parts, kept, strict=True) if len(rows)]
@@ -33,13 +34,8 @@ def learning_curve(hp: Hyperparameters, data: JobData) -> LearningCurve:
             numbers = np.concatenate([part.row for part in chosen])[fitted.rows]
             by_share[share] = dict(zip(numbers.tolist(), _predictions(fitted, len(data.class_weights)), strict=True))
             points[len(numbers)] = _auroc(by_share[share], seed=hp.seed)
-    except NotMade as reason:
-        curve = LearningCurve(source, points, problem=str(reason))
-    except Exception as error:  # of any type: the model is complete
-        logger.exception("learning_curve: failed; the job continues without it")
-        curve = LearningCurve(source, points, problem=f"{type(error).__name__}: {error}")
-    else:
-        curve = LearningCurve(source, points, _doubling(by_share[0.5], by_share[1.0]))
+        doubling = _doubling(by_share[0.5], by_share[1.0])
+    curve = LearningCurve(source, points, doubling, problem=attempt.problem)
     logger.info("%s", curve)
     return curve
 

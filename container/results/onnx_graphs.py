@@ -22,6 +22,7 @@ from container.export.onnx import export_onnx, feed_of
 from container.export.variants import WRITERS
 from container.models.ensemble import Ensemble, Network
 from container.onnx_session import open_session
+from container.results.attempt import Attempt
 from container.results.explain import even_sample
 from contracts import artifacts
 from contracts.errors import first_line
@@ -164,11 +165,9 @@ def measure_costs(
             one = Path(temporary) / artifacts.MODEL_ONNX
             network, samples = Ensemble(model.members[:1]), [val.pack(positions[:4])]
             parts = {"decision": decision, "companion": companion, "of_ensemble": of_ensemble}
-            try:
+            with Attempt("cost of one network"):  # this graph is for the comparison only
                 export_onnx(network, hp, one, samples=samples, **parts)
                 costs["model.onnx with one network"] = _cost(one, network, hp, val, positions)
-            except Exception:  # this graph is for the comparison only
-                logger.exception("the graph of one network was not measured; the job continues")
     logger.info("%s", "; ".join(f"{name}: {cost}" for name, cost in costs.items()))
     return costs
 

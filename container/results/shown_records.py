@@ -14,12 +14,12 @@ from container.evaluation.examples import ConfidentError, Examples, metrics_of_v
 from container.evaluation.explained import ExplainedRecord, chosen_records
 from container.evaluation.predictions import SplitPredictions
 from container.job.job import Job
+from container.results.attempt import Attempt
 from container.serving.predictor import Predictor
 from container.tables.channel_files import read_rows
 from container.tables.data_files import find_data_files
 from container.tables.values import keys, texts
 from container.training.job_data import JobData
-from contracts.errors import first_line
 
 logger = logging.getLogger(__name__)
 
@@ -29,49 +29,13 @@ _SECONDS = 60.0
 _TIMES = 30  # that a text divided into sentences costs a prediction, about
 
 
+@Attempt("examples")  # a channel may be readable only once
 def find_examples(
     job: Job, data: JobData, splits: Mapping[str, SplitPredictions], *, decision: Decision
 ) -> Examples | None:
-    """Return the examples of test, of val if no record of test has a label. An error does not fail the job."""
-    try:
-        return _examples(job, data, _shown_split(splits), decision)
-    except Exception as error:  # of any type, e.g. a channel that can be read only once: the model is complete
-        logger.exception("report: without examples, because of %s: %s", type(error).__name__, first_line(error))
-        return None
-
-
-def explain_records(
-    job: Job,
-    data: JobData,
-    splits: Mapping[str, SplitPredictions],
-    *,
-    decision: Decision,
-    stopped: Callable[[], bool],
-) -> Sequence[ExplainedRecord]:
-    """Explain ten records of the same split with the exported model, as a server would. An error fails no job."""
-    try:
-        return _explained(job, data, _shown_split(splits), decision=decision, stopped=stopped)
-    except Exception as error:  # of any type, as for the examples
-        logger.exception("report: without reasons, because of %s: %s", type(error).__name__, first_line(error))
-        return ()
-
-
-def _shown_split(splits: Mapping[str, SplitPredictions]) -> SplitPredictions:
-    return splits["test" if (splits["test"].labels >= 0).any() else "val"]
-
-
-def _read(
-    job: Job, data: JobData, split: str, columns: Sequence[str], positions: Sequence[int] | np.ndarray | None = None
-) -> pa.Table:
-    """Return raw columns of the records of a split at these positions; None: of all."""
-    files = find_data_files(job.paths.channel(split), getattr(job.hp, f"{split}_filename"))
-    rows = data.splits[split].column("row").to_numpy()
-    return read_rows(files, columns, rows if positions is None else rows[positions])
-
-
-def _examples(job: Job, data: JobData, predictions: SplitPredictions, decision: Decision) -> Examples:
-    split, fitted = predictions.split, data.prepared.fitted
-    labels, names = predictions.labels, fitted.class_labels
+    """Return the examples of test, of val if no record of test has a label; None after an error."""
+    predictions, fitted = _shown_split(splits), data.prepared.fitted
+    split, labels, names = predictions.split, predictions.labels, fitted.class_labels
     decided = decision.decide(predictions.probabilities)
     wrong = most_confident_errors(labels, decided, predictions.probabilities)
     read = _read(job, data, split, fitted.text_columns, wrong)
@@ -98,10 +62,18 @@ def _examples(job: Job, data: JobData, predictions: SplitPredictions, decision: 
     return Examples(split, errors, values)
 
 
-def _explained(
-    job: Job, data: JobData, predictions: SplitPredictions, *, decision: Decision, stopped: Callable[[], bool]
-) -> list[ExplainedRecord]:
-    fitted, probabilities = data.prepared.fitted, predictions.probabilities
+@Attempt("reasons")
+def explain_records(
+    job: Job,
+    data: JobData,
+    splits: Mapping[str, SplitPredictions],
+    *,
+    decision: Decision,
+    stopped: Callable[[], bool],
+) -> Sequence[ExplainedRecord] | None:
+    """Explain ten records of the same split with the exported model, as a server would; None after an error."""
+    predictions, fitted = _shown_split(splits), data.prepared.fitted
+    probabilities = predictions.probabilities
     threshold = None if decision.threshold is None else decision.threshold.value
     decided = decision.decide(probabilities)
     chosen = chosen_records(predictions.labels, decided, probabilities, threshold=threshold)
@@ -128,6 +100,19 @@ def _explained(
             )
         )
     return records
+
+
+def _shown_split(splits: Mapping[str, SplitPredictions]) -> SplitPredictions:
+    return splits["test" if (splits["test"].labels >= 0).any() else "val"]
+
+
+def _read(
+    job: Job, data: JobData, split: str, columns: Sequence[str], positions: Sequence[int] | np.ndarray | None = None
+) -> pa.Table:
+    """Return raw columns of the records of a split at these positions; None: of all."""
+    files = find_data_files(job.paths.channel(split), getattr(job.hp, f"{split}_filename"))
+    rows = data.splits[split].column("row").to_numpy()
+    return read_rows(files, columns, rows if positions is None else rows[positions])
 
 
 def _reasons(predictor: Predictor, record: Any, *, until: float) -> dict[str, Any]:

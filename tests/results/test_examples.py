@@ -57,4 +57,4 @@ def test_a_channel_that_cannot_be_read_again_leaves_the_examples_out(finished, t
     job, data, splits = finished
     gone = SimpleNamespace(hp=job.hp, paths=type(job.paths)(tmp_path))
     assert find_examples(cast(Any, gone), cast(Any, data), splits, decision=Decision()) is None
-    assert "report: without examples, because of ContractError" in caplog.text
+    assert "examples: none, because of ContractError" in caplog.text

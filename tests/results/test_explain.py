@@ -26,7 +26,7 @@ from container.preprocessing.prepare import prepare_data
 from container.preprocessing.prepared import PreparedData
 from container.preprocessing.transform import Preprocessor
 from container.results import explain as module
-from container.results.explain import even_sample, explain
+from container.results.explain import Measured, even_sample
 from container.training.train import build_model
 from contracts.hyperparameter_files import cast_value, load_hyperparameters, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
@@ -54,14 +54,8 @@ class Made:
         companion: BlendedCompanion | None = None,
     ) -> Explanation:
         hp = self.hp.model_copy(update={"explain": 1000, "batch_size": 32, "seed": seed})
-        given = {
-            "paths": self.paths,
-            "hp": hp,
-            "companion": companion,
-            "device": torch.device("cpu"),
-            "stopped": stopped,
-        }
-        return explain(self.model, self.data, self.val, **given)
+        of_job = (self.paths, hp, companion, torch.device("cpu"), stopped)
+        return Measured(self.model, self.data, self.val, *of_job).explain()
 
 
 def make(root: Path, *, steps: int, decides: str = "price", classes: int = 2, **overrides: Any) -> Made:
@@ -303,9 +297,9 @@ def test_an_error_costs_the_explanation_and_not_the_job(
     def fail(*_: object, **__: object) -> None:
         raise RuntimeError("out of memory")
 
-    monkeypatch.setattr(module._Measured, "importance", fail)
+    monkeypatch.setattr(Measured, "importance", fail)
     assert by_price.explain().problem == "RuntimeError: out of memory"
-    assert "the job continues without an explanation" in caplog.text
+    assert "explain: none, because of RuntimeError: out of memory" in caplog.text
 
 
 def test_a_job_that_is_asked_to_stop_gives_the_explanation_up(by_price: Made) -> None:
