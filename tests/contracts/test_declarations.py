@@ -88,6 +88,9 @@ def test_every_setting_has_a_description_in_one_line():
 RISKS = ("smooth_factor", "smooth_rows", "count_threshold", "risk_table_folds")
 FIT = {"smooth_factor": 0.1, "smooth_rows": 2.0, "count_threshold": 2, "risk_table_folds": 3}
 CNN = {"model_class": "multimodal_cnn", "dropout": 0.3, "encoder_config": {}}
+NO_TABLE = {"tab_field_list": [], "cat_field_list": []}
+SCRATCH = {"tokenizer": "some/encoder", "primary_tokenizer": "from_scratch"}
+LORA = {"tokenizer": "some/encoder", "encoder_config": {}, "reinit_layers": 0, "lora_rank": 2}
 GIVEN = {"risk_tables": {"color": {"risk": {}, "default": 0.5}}}
 
 
@@ -106,6 +109,36 @@ def named(**values):
         ({**FIT, **GIVEN, "cat_field_list": ["color", "size"]}, []),
         ({"imputation_strategy": "mode", "imputation_dict": {"price": 1.0, "quantity": 1.0}}, ["imputation_strategy"]),
         ({"imputation_strategy": "mode", "imputation_dict": {"price": 1.0}}, []),
+        ({"kernel_size": [3]}, ["kernel_size"]),
+        ({"fixed_tokenizer_length": False, "max_total_chunks": 2}, ["max_total_chunks", "fixed_tokenizer_length"]),
+        ({"model_class": "bert", **NO_TABLE, "hidden_common_dim": 64}, ["hidden_common_dim"]),
+        (
+            {**NO_TABLE, **FIT, "numeric_transform": "quantile", "imputation_strategy": "mode"},
+            [*RISKS, "imputation_strategy", "numeric_transform"],
+        ),
+        (
+            {"model_class": "lstm", **NO_TABLE, "num_layers": 1, "dropout": 0.2, "dropout_keep": 0.9},
+            ["dropout", "dropout_keep", "encoder_config:"],
+        ),
+        (
+            {**TWO_TEXTS, "primary_reinit_layers": 1, "secondary_reinit_pooler": True},
+            ["secondary_reinit_pooler", "primary_reinit_layers"],
+        ),
+        (
+            {**TWO_TEXTS, **SCRATCH, "reinit_layers": 1, "primary_reinit_layers": 1, "secondary_reinit_layers": 1},
+            ["reinit_layers", "primary_reinit_layers"],
+        ),
+        ({"tokenizer": "some/encoder", "pooling": "mean", "reinit_pooler": False}, ["reinit_pooler"]),
+        ({**TWO_TEXTS, "max_sen_len": 64, "primary_max_sen_len": 32, "secondary_max_sen_len": 16}, ["max_sen_len"]),
+        ({"model_class": "multimodal_moe", "num_experts": 2, "expert_balance": 0.1}, ["expert_balance"]),
+        ({"category_embedding_min_count": 2}, ["category_embedding_min_count"]),
+        ({"numeric_embedding_dim": 8}, ["numeric_embedding_dim"]),
+        ({"focal_gamma": 3.0}, ["focal_gamma"]),
+        ({"focal_gamma": 3.0, "loss": "focal"}, []),
+        ({"lora_alpha": 8.0}, ["lora_alpha"]),
+        ({**LORA, "is_embeddings_trainable": False}, ["is_embeddings_trainable"]),
+        ({"false_positive_cost": 2.0, "false_negative_cost": 2.0}, ["false_positive_cost", "false_negative_cost"]),
+        ({"false_positive_cost": 2.0, "false_negative_cost": 2.0, "decision_threshold": "cost"}, []),
     ],
 )
 def test_a_setting_that_is_ignored_is_named(values, names):

@@ -172,7 +172,7 @@ CHECKED = {
 ELSEWHERE = {
     "date_format": "preprocessing/test_dates.py", "null_values": "preprocessing/test_dates.py",
     "full_field_list": "test_prepare.py", "input_tab_dim": "test_hyperparameters.py",
-    "fixed_tokenizer_length": "test_hyperparameters.py", "strategy": "test_degrees.py",
+    "fixed_tokenizer_length": "test_declarations.py", "strategy": "test_degrees.py",
     "dp_replicate_size": "test_degrees.py", "dp_shard_size": "test_degrees.py", "pp_size": "test_degrees.py",
     "tp_size": "test_degrees.py", "branch_size": "test_degrees.py", "pp_schedule": "test_pipeline_parallel.py",
     "num_microbatches": "test_pipeline_parallel.py", "sharding_strategy": "test_data_parallel.py",

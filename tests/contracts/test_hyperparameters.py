@@ -318,58 +318,6 @@ def test_overrides_per_field_reach_only_their_field():
     assert primary.input_ids_key == "primary_input_ids"
 
 
-def test_a_setting_without_effect_is_named():
-    hp = parse(kernel_size=[3], max_total_chunks=2, fixed_tokenizer_length=False, momentum=0.5)
-    said = " ".join(unused_settings(hp))
-    for name in ("kernel_size", "max_total_chunks", "fixed_tokenizer_length", "momentum"):
-        assert f"{name} is set and has no effect" in said
-
-
-NO_TABLE = {"tab_field_list": [], "cat_field_list": []}
-
-
-@pytest.mark.parametrize(
-    ("names", "given"),
-    [
-        (["hidden_common_dim"], {"model_class": "bert", **NO_TABLE, "hidden_common_dim": 64}),
-        (
-            [
-                "smooth_factor", "smooth_rows", "count_threshold", "risk_table_folds", "numeric_transform",
-                "imputation_strategy",
-            ],
-            {
-                **NO_TABLE, "smooth_factor": 0.1, "smooth_rows": 2, "count_threshold": 2, "risk_table_folds": 3,
-                "numeric_transform": "quantile", "imputation_strategy": "mode",
-            },
-        ),
-        (
-            ["dropout", "dropout_keep"],
-            {"model_class": "lstm", **NO_TABLE, "num_layers": 1, "dropout": 0.2, "dropout_keep": 0.9},
-        ),
-        (
-            ["primary_reinit_layers", "secondary_reinit_pooler"],
-            {**TWO_TEXTS, "primary_reinit_layers": 1, "secondary_reinit_pooler": True},
-        ),
-        (
-            ["reinit_layers", "reinit_pooler"],
-            {
-                **TWO_TEXTS, "tokenizer": "some/encoder", "primary_tokenizer": "from_scratch", "pooling": "mean",
-                **{f"{role}reinit_layers": 1 for role in ("", "primary_", "secondary_")},
-                "reinit_pooler": False, **{f"{role}reinit_pooler": True for role in ("primary_", "secondary_")},
-            },
-        ),
-        (["max_sen_len"], {**TWO_TEXTS, "max_sen_len": 64, "primary_max_sen_len": 32, "secondary_max_sen_len": 16}),
-        (["expert_balance"], {"model_class": "multimodal_moe", "num_experts": 2, "expert_balance": 0.1}),
-    ],
-)  # fmt: skip
-def test_a_setting_that_others_leave_without_effect_is_named_once(names, given):
-    said = unused_settings(parse(**given))
-    for name in names:
-        assert len([sentence for sentence in said if sentence.startswith(f"{name} is set and has no effect")]) == 1, (
-            said
-        )
-
-
 def test_a_pooler_that_is_not_there_keeps_no_two_texts_from_one_encoder():
     given = {**TWO_TEXTS, "tokenizer": "some/encoder", "encoder_config": {}, "share_encoder": True}
     with pytest.raises(ContractError, match="reinit_pooler"):

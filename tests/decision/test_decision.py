@@ -19,7 +19,6 @@ from contracts.errors import ContractError
 from contracts.hyperparameter_files import cast_value, parse_hyperparameters
 from contracts.hyperparameters import Hyperparameters
 from contracts.threshold_targets import ThresholdTarget, parse_threshold
-from contracts.unused_settings import unused_settings
 from testing.jobs import CONFIGURATION
 
 MULTICLASS = {"is_binary": False, "num_classes": 3, "multiclass_categories": [0, 1, 2]}
@@ -488,13 +487,6 @@ def test_what_is_for_two_classes_is_refused_for_more(given):
     (name,) = given
     with pytest.raises(ContractError, match=f"{name}: .*two classes and num_classes is 3"):
         settings(**MULTICLASS, **given)
-
-
-def test_costs_without_a_threshold_for_them_are_named():
-    for name in ("false_positive_cost", "false_negative_cost"):
-        sentence = f"{name} is set and has no effect here: decision_threshold is not cost."
-        assert sentence in unused_settings(settings(**{name: 2.0}))
-        assert sentence not in unused_settings(settings(decision_threshold="cost", **{name: 2.0}))
 
 
 def test_an_isotonic_line_keeps_the_order_of_logits_that_lie_close_together():

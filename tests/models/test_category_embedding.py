@@ -11,7 +11,6 @@ from container.models.tabular import CategoryEmbedding
 from container.predictor import Predictor
 from container.preprocessing.fitted import FittedPreprocessing
 from contracts.errors import ContractError
-from contracts.unused_settings import unused_settings
 from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 from testing.jobs import table as job_table
 from testing.table_jobs import fit, settings, table
@@ -88,12 +87,6 @@ def test_the_exported_graph_gives_the_same_probabilities_and_depends_on_the_code
 def test_without_a_category_it_is_refused():
     with pytest.raises(ContractError, match="category_embedding_dim: is 4, but no category enters the model"):
         hyperparameters(model_class="multimodal_bert", tab_field_list=["x"], category_embedding_dim=4)
-
-
-def test_a_count_without_vectors_has_no_effect_and_the_log_says_so():
-    assert unused_settings(settings(category_embedding_min_count=2)) == [
-        "category_embedding_min_count is set and has no effect here: category_embedding_dim is 0."
-    ]
 
 
 @pytest.mark.slow

@@ -11,7 +11,6 @@ from container.predictor import Predictor
 from contracts.consistency import check_parallelism
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
-from contracts.unused_settings import unused_settings
 from testing.encoder_families import HiddenCasts, hyperparameters, packed_batch, standard_transform, write_config
 from testing.jobs import CONFIGURATION, run_train, table, write_job
 from tests.contracts.test_every_hyperparameter import pretrained_tiny
@@ -114,15 +113,6 @@ def test_it_is_refused_under_tensor_parallelism_with_what_works_instead():
         check_parallelism(hp, {"tp"}, pipeline_ranks=1)
     assert "dp_shard_size (fsdp) or pp_size" in refused.value.fix
     assert "set strategy to auto" in refused.value.fix  # with strategy tp, a tp_size of 1 has no effect
-
-
-def test_settings_without_effect_with_lora_or_without_it_are_named():
-    hp = parse_hyperparameters({**CONFIGURATION, **LORA, "is_embeddings_trainable": False})
-    assert unused_settings(hp) == [
-        "is_embeddings_trainable is set and has no effect here: lora_rank freezes the encoders."
-    ]
-    hp = parse_hyperparameters({**CONFIGURATION, "lora_alpha": 8.0})
-    assert unused_settings(hp) == ["lora_alpha is set and has no effect here: lora_rank is 0."]
 
 
 @pytest.mark.slow

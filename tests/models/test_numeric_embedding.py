@@ -14,7 +14,6 @@ from container.models.tabular import NumericEmbedding, PiecewiseLinear, TabularB
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_transform import NumericTransformParameters
 from contracts.errors import ContractError
-from contracts.unused_settings import unused_settings
 from testing.encoder_families import hyperparameters, packed_batch, write_config
 from testing.table_jobs import fit, settings, table
 
@@ -124,10 +123,3 @@ def test_the_exported_graph_gives_the_same_probabilities(tmp_path, scaling):
 def test_without_a_table_it_is_refused(other):
     with pytest.raises(ContractError, match="numeric_embedding: is 'piecewise_linear', but no number or category"):
         hyperparameters(numeric_embedding="piecewise_linear", **other)
-
-
-def test_settings_of_the_embedding_have_no_effect_without_it_and_the_log_says_so():
-    (sentence,) = unused_settings(settings(numeric_embedding_dim=8))
-    assert sentence == (
-        "numeric_embedding_dim is set and has no effect here: numeric_embedding is not piecewise_linear."
-    )

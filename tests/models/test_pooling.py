@@ -6,7 +6,6 @@ import torch
 from container.export.onnx import export_onnx
 from container.models.build import build_classifier
 from container.models.encoder import MeanPooler
-from contracts.unused_settings import unused_settings
 from testing.encoder_families import hyperparameters, packed_batch, standard_transform, write_config
 
 CHUNKS = [[5], [9, 3], [4]]
@@ -43,8 +42,3 @@ def test_the_exported_graph_gives_the_same_probabilities(tmp_path):
     hp, model = build(tmp_path)
     report = export_onnx(model, hp, tmp_path / "model.onnx", samples=[packed_batch(CHUNKS)])
     assert report.max_difference < 1e-5
-
-
-def test_a_pooler_that_is_to_be_reinitialized_has_no_effect_and_the_log_says_so():
-    said = unused_settings(hyperparameters(pooling="mean", reinit_pooler=False, tokenizer="anything"))
-    assert "reinit_pooler is set and has no effect here: pooling is mean." in said

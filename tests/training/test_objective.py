@@ -13,7 +13,6 @@ from container.training.objective import WeightedCrossEntropy
 from container.training.predict import weighted_log_loss
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters
-from contracts.unused_settings import unused_settings
 from testing.jobs import CONFIGURATION
 
 LABELS = [0, 2, 1, 1, 0, 2]
@@ -136,9 +135,3 @@ def test_a_class_without_rows_cannot_be_balanced():
 def test_given_weights_are_taken_and_none_are_all_one():
     assert resolve_class_weights(hyperparameters(class_weights=[1.0, 3.0]), [0, 1], {}) == [1.0, 3.0]
     assert resolve_class_weights(hyperparameters(), [0, 1], {}) == [1.0, 1.0]
-
-
-def test_the_exponent_without_the_focal_loss_has_no_effect_and_the_log_says_so():
-    (sentence,) = unused_settings(hyperparameters(focal_gamma=3.0))
-    assert sentence == "focal_gamma is set and has no effect here: loss is not focal."
-    assert not unused_settings(hyperparameters(focal_gamma=3.0, loss="focal"))
