@@ -82,7 +82,9 @@ def declaration_of(field: FieldInfo) -> Declaration:
 
 
 class StrictModel(BaseModel):
-    """Values of a user, of which true and false are no numbers."""
+    """Values of a user, of which true and false are no numbers; an unknown key is an error."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
     @field_validator("*", mode="before")
     @classmethod
@@ -96,14 +98,7 @@ class StrictModel(BaseModel):
 class Settings(StrictModel):
     """A group of hyperparameters; the docstring after a field describes it."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        protected_namespaces=(),
-        frozen=True,
-        allow_inf_nan=False,
-        defer_build=True,  # no job uses a group alone
-        use_attribute_docstrings=True,
-    )
+    model_config = ConfigDict(defer_build=True, use_attribute_docstrings=True)  # no job uses a group alone
 
     @classmethod
     def __pydantic_init_subclass__(cls, **_kwargs: Any) -> None:

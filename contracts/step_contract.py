@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 
 from contracts.declaration import StrictModel, describe_limits
 from contracts.errors import ContractError, shown
@@ -59,8 +59,6 @@ Labels = Annotated[JsonObject, BeforeValidator(_as_texts), AfterValidator(_check
 
 class StepSettings(StrictModel):
     """A step's environment variables; the field `train_ratio` is the variable TRAIN_RATIO."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
 
     @property
     def whole_inputs(self) -> bool:

@@ -2,8 +2,9 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import Discriminator, Field, Tag, model_validator
 
+from contracts.declaration import StrictModel
 from contracts.value_types import LARGEST_INTEGER, Hours, Json, Number, Trials
 
 _WholeNumber = Annotated[int, Field(ge=-LARGEST_INTEGER, le=LARGEST_INTEGER, strict=True)]
@@ -12,13 +13,7 @@ Choices = Annotated[list[Json], Field(min_length=1, max_length=100)]
 EnsembleModel = Literal["average", "distill"]
 
 
-class TuningSection(BaseModel):
-    """A part of the settings of a search; an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class Range(TuningSection):
+class Range(StrictModel):
     """The numbers from `low` to `high`, both included."""
 
     low: Limit
@@ -53,7 +48,7 @@ Values = Annotated[
 Space = dict[str, Values]
 
 
-class Tuning(TuningSection):
+class Tuning(StrictModel):
     """The settings of a search."""
 
     metric: str | None = Field(

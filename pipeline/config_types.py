@@ -7,7 +7,7 @@ import re
 from typing import Annotated, Literal
 from zoneinfo import available_timezones
 
-from pydantic import AfterValidator, ConfigDict, StringConstraints
+from pydantic import AfterValidator, StringConstraints
 
 from contracts.declaration import Pattern, StrictModel
 from contracts.spelling import did_you_mean
@@ -127,6 +127,4 @@ Approval = Literal["PendingManualApproval", "Approved", "Rejected"]
 
 
 class Section(StrictModel):
-    """A part of the configuration; an unknown key is an error."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False, protected_namespaces=())
+    """A part of the configuration."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
+from contracts.declaration import StrictModel
 from contracts.errors import ContractError, shown
 from contracts.input_files import checked, read_object
 
@@ -23,11 +24,7 @@ Positive = Annotated[float, Field(gt=0, le=1e12)]
 NotNegative = Annotated[float, Field(ge=0, le=1e12)]
 
 
-class _Entry(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Gpu(_Entry):
+class Gpu(StrictModel):
     """A GPU.
 
     Attributes:
@@ -53,7 +50,7 @@ class Gpu(_Entry):
         return self.capability >= _IMAGE_CAPABILITY
 
 
-class Instance(_Entry):
+class Instance(StrictModel):
     """An instance type.
 
     Attributes:
@@ -90,7 +87,7 @@ class Instance(_Entry):
         return self.gpu.memory_gib if self.gpu else self.ram_gib
 
 
-class Prices(_Entry):
+class Prices(StrictModel):
     """The circumstances of the prices.
 
     Attributes:
@@ -102,7 +99,7 @@ class Prices(_Entry):
     spot_share: float = Field(ge=0, le=1)
 
 
-class Catalogue(_Entry):
+class Catalogue(StrictModel):
     """The instance types by name.
 
     Attributes:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from container.commands import _parser as container_parser
 from container.job.hosts.control import ControlSettings
-from container.planning.catalogue import _Entry
+from container.planning.catalogue import Catalogue, Gpu, Instance, Prices
 from contracts.declaration import number_limits
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import cast_value, parse_hyperparameters
@@ -19,12 +19,12 @@ from contracts.hyperparameters import Hyperparameters
 from contracts.metrics_settings import ModelMetricsSettings
 from contracts.serving import ServingSettings
 from contracts.steps import STEPS
-from contracts.tuning import Tuning
+from contracts.tuning import Range, Tuning
 from pipeline.commands import _parser as pipeline_parser
 from pipeline.config_types import Section
 from testing.jobs import CONFIGURATION, REPOSITORY
 
-SECTIONS = [*Section.__subclasses__(), *_Entry.__subclasses__(), Tuning]
+SECTIONS = [*Section.__subclasses__(), Catalogue, Gpu, Instance, Prices, Range, Tuning]
 SECTIONS = [kind for kind in SECTIONS if kind.__module__ != "pipeline.config_aws"]  # botocore's model has its limits
 KINDS = (Hyperparameters, ServingSettings, ControlSettings, *SECTIONS, *(step.settings for step in STEPS))
 FIELDS = [(kind, name) for kind in KINDS for name in kind.model_fields]
