@@ -21,7 +21,7 @@ class DataFacts:
         rows: of train.
         class_totals: labelled records of train of each class, by class id; with weight_name, their total weight.
         val_class_totals: the same of val.
-        labelled: labelled records of train and val.
+        labelled: labelled records of train and val, without those of weight 0.
         units: number of them; with group_name, of the groups, which folds keep together.
     """
 
@@ -35,7 +35,7 @@ class DataFacts:
     def read(cls, summary: Mapping[str, Any]) -> "DataFacts":
         """Return the facts of the summary of prepared data."""
         train, val = (summary["splits"][name] for name in ("train", "val"))
-        labelled = sum(sum(split["classes"].values()) for split in (train, val))
+        labelled = sum(sum(split["classes"].values()) - split.get("without_weight", 0) for split in (train, val))
         units = train.get("groups", 0) + val.get("groups", 0) - val.get("groups_of_train", 0) or labelled
         of_train, of_val = (tuple(class_totals(split).values()) for split in (train, val))
         return cls(train["rows"], of_train, of_val, labelled, min(units, labelled))

@@ -37,6 +37,7 @@ def summarize_split(
         "rows": counts.rows,
         "dropped_unlabelled": counts.dropped,
         "unlabelled": statistics.unlabelled - counts.dropped,
+        "without_weight": statistics.without_weight,
         "duplicate_ids": statistics.ids.count,
         "duplicate_id_example": statistics.ids.example,
         "ids_of_train": 0 if statistics is train else count_shared([train.ids, statistics.ids]),

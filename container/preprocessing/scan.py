@@ -93,6 +93,7 @@ class SplitStatistics:
         rows: all rows. unlabelled: rows without a label. unlabelled_rows: names of the first of them, for messages.
         totals: labelled rows by fold and label index. [F, L] int64
         weights: total weight of the labelled rows by label index. [L]
+        without_weight: labelled rows of weight 0.
         kinds: how the texts of each categorical column of train are read.
         dates: how the dates are written; those of train are known after all rows.
         units: the currency or percent sign of each numeric column with a number_format.
@@ -124,6 +125,7 @@ class SplitStatistics:
         self.labels = LabelCollector(columns.label_name, allowed=hp.num_classes, known=known)
         self.totals = np.zeros((self.num_folds, hp.num_classes), np.int64)
         self.weights = np.zeros(hp.num_classes)
+        self.without_weight = 0
         limit = DISTINCT_LIMIT if self.is_train else _HELD_OUT_LIMIT
         self._new_dates = [
             DateColumn(name, hp.date_format.get(name), missing=self.missing) for name in columns.dates if self.is_train
@@ -157,7 +159,9 @@ class SplitStatistics:
             self.unlabelled_rows.append(origin.row(index))
         np.add.at(self.totals, (folds[labelled], label_index[labelled]), 1)
         if name := self.columns.weight_name:
-            np.add.at(self.weights, label_index[labelled], read_weights(table[name], name, origin=origin)[labelled])
+            weights = read_weights(table[name], name, origin=origin)[labelled]
+            np.add.at(self.weights, label_index[labelled], weights)
+            self.without_weight += int(np.count_nonzero(weights == 0))
         counted = labelled if self.is_train else np.ones(len(labelled), bool)
         for dates in self._new_dates:
             dates.add(table[dates.name], counted, origin=origin)

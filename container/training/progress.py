@@ -31,10 +31,21 @@ class Progress:
     Args:
         total_steps: optimizer steps of the run.
         tensorboard: folder of the scalars.
+        ends_job: whether the predictions, the export and the report follow, and no other network or trial.
     """
 
-    def __init__(self, *, reports: bool, total_steps: int, max_epochs: int, step: int, tensorboard: Path) -> None:
+    def __init__(
+        self,
+        *,
+        reports: bool,
+        total_steps: int,
+        max_epochs: int,
+        step: int,
+        tensorboard: Path,
+        ends_job: bool = True,
+    ) -> None:
         self._reports = reports
+        self._ends_job = ends_job
         self._total_steps = total_steps
         self._max_epochs = max_epochs
         self._writer = SummaryWriter(str(tensorboard), purge_step=step or None) if reports else None
@@ -88,7 +99,7 @@ class Progress:
             f"step {step}/{self._total_steps}, epoch {epoch:.2f}/{self._max_epochs}, "
             f"train/loss={_number(values['train/loss'])}; lr={values['lr']:.3g}; {rates['rows_per_second']:.1f} "
             f"rows/s, {rates['tokens_per_second']:.0f} tokens/s, {rates['padding_percent']:.1f} % padding, "
-            f"{duration(left)} left"
+            f"{duration(left)} left{'' if self._ends_job else ' of this training'}"
         )
         self.scalars(step, {**values, **rates})
         self.restart()
@@ -103,7 +114,7 @@ class Progress:
         self._writer.flush()
 
     def _seconds_left(self, step: int) -> float:
-        """Estimate the time until the end of the job; infinite before the second step.
+        """Estimate the time until the end of the job, or of this training; infinite before the second step.
 
         A step counts with its share of the validations and checkpoints so far, because the mean over the whole run is
         smooth. The predictions of val and test take about two validations; the companion, the export and the report
@@ -112,7 +123,8 @@ class Progress:
         if self._began is None or step <= self._first:
             return math.inf
         per_step = (time.perf_counter() - self._began) / (step - self._first)
-        return (self._total_steps - step) * per_step + 2 * self._validation_seconds + _FINISH_SECONDS
+        following = 2 * self._validation_seconds + _FINISH_SECONDS if self._ends_job else 0.0
+        return (self._total_steps - step) * per_step + following
 
     def close(self) -> None:
         if self._writer is not None:

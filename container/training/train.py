@@ -161,6 +161,7 @@ def _train(
         max_epochs=hp.max_epochs,
         step=run.state.step,
         tensorboard=job.paths.tensorboard,
+        ends_job=job.kind != "trial",
     )
     steps, folder = schedule.total_steps - run.state.step, job.paths.output_data / artifacts.PROFILE
     profiler = step_profiler(ranks, steps=steps, folder=folder) if hp.profile and steps > 0 else None

@@ -17,6 +17,7 @@ from container.preprocessing.prepared import PreparedData
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import load_hyperparameters
 from contracts.metrics import METRICS
+from contracts.presets import DataFacts
 from contracts.threshold_targets import parse_threshold
 from testing.jobs import table, write_job
 
@@ -76,6 +77,11 @@ def test_records_carry_their_weights_and_balanced_class_weights_count_them(tmp_p
     totals = np.bincount(train.column("label").to_numpy(), weights)
     assert resolve_class_weights(hp, data.fitted.class_labels, data.summary) == pytest.approx(totals.sum() / 2 / totals)
     assert "w" not in data.fitted.feature_inputs
+
+
+def test_rows_of_weight_zero_make_no_table_large(tmp_path: Path) -> None:
+    data, _ = prepared(tmp_path, {"train": [1.0] * 30 + [0.0] * 10, "val": [0.0] * 5 + [1.0] * 35, "test": [1.0] * 40})
+    assert DataFacts.read(data.summary).labelled == 30 + 35
 
 
 @pytest.mark.parametrize(

@@ -1,3 +1,4 @@
+import logging
 import math
 import os
 
@@ -51,3 +52,16 @@ def test_time_left_is_the_mean_of_the_run_and_includes_what_follows_training(mon
     assert progress._seconds_left(5) == 6 * 2 + _FINISH_SECONDS
     progress.validated({}, records=1, seconds=3.0, best=False)
     assert progress._seconds_left(11) == 2 * 3.0 + _FINISH_SECONDS
+
+
+def test_the_time_left_of_one_of_several_networks_is_that_of_its_training(monkeypatch, tmp_path, caplog):
+    caplog.set_level(logging.INFO)
+    now = [0.0]
+    monkeypatch.setattr("container.training.progress.time.perf_counter", lambda: now[0])
+    progress = Progress(reports=True, total_steps=4, max_epochs=1, step=0, tensorboard=tmp_path, ends_job=False)
+    for _ in range(2):
+        now[0] += 2
+        progress.step(rows=1, tokens=1, computed=1)
+    progress.report(2, 0.5, {"train/loss": 0.5, "lr": 0.1})
+    progress.close()
+    assert caplog.text.rstrip().endswith("4 s left of this training")
