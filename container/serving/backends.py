@@ -18,6 +18,7 @@ from contracts.text_fields import Role, TextInputs
 
 logger = logging.getLogger(__name__)
 
+_FILLED = 32  # tokens: OpenVINO keeps about 1 MB for each shape of its inputs (benchmarks/log.md)
 GRAPH_BACKENDS: dict[str, Callable[..., Any]] = {"onnx": open_session, "openvino": OpenvinoSession}
 
 
@@ -34,6 +35,7 @@ class OnnxBackend:
 
     Args:
         open_graph: opens a file in ONNX Runtime, or in what has the same methods.
+        longest: most tokens of a chunk of each text, up to which chunks are filled to few lengths; empty: they are not.
     """
 
     def __init__(
@@ -44,6 +46,7 @@ class OnnxBackend:
         variant: str | None,
         threads: int | None,
         open_graph: Callable[..., Any] = open_session,
+        longest: Sequence[int] = (),
     ) -> None:
         path = folder / artifacts.onnx_file(variant)
         if not path.is_file():
@@ -53,7 +56,7 @@ class OnnxBackend:
                 if variant is None
                 else f"Train with onnx_variants [{variant!r}]; the log gives the reason if the variant was not kept.",
             )
-        self._open_graph = open_graph
+        self._open_graph, self._longest = open_graph, longest
         self._threads = available_cores() if threads is None else _at_most_cores(threads)
         self._session = self._load(path)
         # Loaded now: later, the folder may contain another model.
@@ -71,13 +74,13 @@ class OnnxBackend:
             )
 
     def probabilities(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> np.ndarray:
-        inputs = onnx_inputs(self._texts, RecordArrays.gathered(records, indices))
+        inputs = self._inputs_of(records, indices)
         feed = {name: value for name, value in inputs.items() if name in self._inputs}
         return np.asarray(self._session.run([artifacts.ONNX_OUTPUT], feed)[0])
 
     def features(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> list[list[dict[str, np.ndarray]]]:
         """Return the features of each text of record indices[i] of records[i] by name, as HeadInputs takes them. [B]"""
-        inputs = onnx_inputs(self._texts, RecordArrays.gathered(records, indices))
+        inputs = self._inputs_of(records, indices)
         names = sorted(name for name in self._head_inputs if name.startswith(artifacts.ONNX_FEATURES))
         outputs = self._session.run(names, {name: value for name, value in inputs.items() if name in self._inputs})
         by_text: list[dict[str, np.ndarray]] = []
@@ -102,6 +105,15 @@ class OnnxBackend:
                 f"{self._head_file}: is missing: the model was exported by a version without reasons for predictions",
                 "Export it again: run the training job again in its folder, which trains no further step.",
             )
+
+    def _inputs_of(self, records: Sequence[RecordArrays], indices: Sequence[int]) -> dict[str, np.ndarray]:
+        inputs = onnx_inputs(self._texts, RecordArrays.gathered(records, indices))
+        for text, most in zip(self._texts, self._longest):
+            for name in (text.input_ids_key, text.attention_mask_key):
+                length = inputs[name].shape[2]
+                added = min(-length % _FILLED, most - length)
+                inputs[name] = np.pad(inputs[name], ((0, 0), (0, 0), (0, added)))
+        return inputs
 
     def _load(self, path: Path) -> Any:
         try:

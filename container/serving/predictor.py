@@ -120,10 +120,17 @@ class Predictor:
         with checked_files(folder, backend, variant=variant):
             preprocessor, decision = Preprocessor.load(folder), Decision.load(folder)
             keys = read_as(folder / artifacts.HYPERPARAMETERS, InputKeys, artifacts.MODEL_FIX)
-            texts: dict[Role, TextInputs] = {text.role: keys.of(text.role) for text in preprocessor.fitted.text_fields}
+            fields = preprocessor.fitted.text_fields
+            texts: dict[Role, TextInputs] = {text.role: keys.of(text.role) for text in fields}
             if backend in GRAPH_BACKENDS:
-                open_graph = GRAPH_BACKENDS[backend]
-                loaded: Backend = OnnxBackend(folder, texts, variant=variant, threads=threads, open_graph=open_graph)
+                loaded: Backend = OnnxBackend(
+                    folder,
+                    texts,
+                    variant=variant,
+                    threads=threads,
+                    open_graph=GRAPH_BACKENDS[backend],
+                    longest=[text.max_sen_len for text in fields] if backend == "openvino" else [],
+                )
             else:
                 loaded = TorchBackend(folder, list(texts.values()), decision)
             size = 1 if variant == "int8" else batch_size

@@ -1,6 +1,7 @@
 """model.onnx in OpenVINO; tests/models/test_model_classes.py compares it with the training of each class."""
 
 import sys
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from onnx import TensorProto, helper
 
 from container.openvino_session import OpenvinoSession
 from container.predictor import Predictor
+from container.serving import backends
 from container.serving.model import ServedModel
 from contracts.errors import ContractError
 from contracts.serving import ServingSettings
@@ -32,6 +34,23 @@ def test_several_threads_get_the_probabilities_of_onnx_runtime(model: Path) -> N
     with ThreadPoolExecutor(4) as threads:
         for i, found in enumerate(threads.map(lambda i: predictor.predict([RECORDS[i % 8]]), range(64))):
             np.testing.assert_allclose(found[0], expected[i % 8], atol=0.01)
+
+
+def test_records_of_many_lengths_have_few_shapes_because_each_keeps_memory(
+    model: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backends, "_FILLED", 8)  # the model's chunks have at most 12 tokens
+    predictor = Predictor.load(model, backend="openvino")
+    shapes, run = set(), OpenvinoSession.run
+
+    def recorded(session: OpenvinoSession, names: Sequence[str], feed: Mapping[str, np.ndarray]) -> list[np.ndarray]:
+        shapes.update(array.shape for array in feed.values() if array.ndim == 3)
+        return run(session, names, feed)
+
+    monkeypatch.setattr(OpenvinoSession, "run", recorded)
+    for words in range(1, 12):
+        predictor.predict([{**RECORDS[0], "text": "good " * words}])
+    assert shapes == {(1, 1, 8), (1, 1, 12), (1, 2, 12)}
 
 
 def test_reasons_are_those_of_onnx_runtime(model: Path) -> None:
