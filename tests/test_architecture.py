@@ -67,6 +67,7 @@ START_FAST = [
     "container.commands",
     "container.predictor",
     "container.preprocessing.prepare",
+    "container.text.encoder_source",
     "container.evaluation.evaluate",
     "container.evaluation.fit_decision",
     "container.decision.decision",
@@ -87,7 +88,7 @@ def test_a_module_that_must_start_fast_imports_neither_torch_nor_the_sagemaker_s
         "import importlib, sys\n"
         f"for name in {START_FAST}:\n"
         "    importlib.import_module(name)\n"
-        "    slow = {'torch', 'sagemaker', 'boto3'} & sys.modules.keys()\n"
+        "    slow = {'torch', 'transformers', 'sagemaker', 'boto3'} & sys.modules.keys()\n"
         "    if slow: sys.exit(f'{name} imports {slow}')"
     )
     done = run_python(code)

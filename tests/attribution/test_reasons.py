@@ -229,11 +229,11 @@ def test_every_text_is_encoded_once(calibrated_job: JobPaths, monkeypatch: pytes
 
 
 @pytest.mark.slow
-def test_explaining_imports_neither_torch_nor_onnx(calibrated_job: JobPaths) -> None:
+def test_predicting_and_explaining_import_neither_torch_nor_onnx(calibrated_job: JobPaths) -> None:
     code = (
         "import sys; from container.predictor import Predictor; "
         f"Predictor.load({str(calibrated_job.model)!r}).explain([{{'chat': 'very happy'}}], level='word'); "
-        "sys.exit(str({'torch', 'onnx'} & sys.modules.keys() or ''))"
+        "sys.exit(str({'torch', 'transformers', 'onnx'} & sys.modules.keys() or ''))"
     )
     assert not run_python(code).stderr.strip()
 

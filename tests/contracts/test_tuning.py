@@ -7,7 +7,6 @@ import pytest
 
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import cast_value, choose_settings, parse_hyperparameters, read_settings
-from contracts.hyperparameters import Hyperparameters
 from contracts.model_classes import MODEL_CLASSES
 from contracts.tuning import Tuning
 from contracts.tuning_space import describe_space, num_combinations, space_of, tunable
@@ -151,7 +150,3 @@ def test_a_search_is_refused_if_the_last_weights_would_be_saved():
     with pytest.raises(ContractError, match="load_ckpt: is false, but a search compares trials by their best"):
         parsed({"load_ckpt": False}, space=RATES)
     assert parsed({"load_ckpt": True}, space=RATES).tuning
-
-
-def test_no_search_is_the_default():
-    assert Hyperparameters.model_fields["tuning"].default is None

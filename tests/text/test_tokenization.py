@@ -29,7 +29,6 @@ from container.text.tokenization import (
 from contracts.errors import ContractError
 from contracts.text_fields import FULL_TEXT_STEPS
 from testing.hostile_texts import superlinear
-from testing.jobs import run_python
 from testing.tokenizers import CORPUS, KINDS, WORDS, field, trained
 
 STRING_STEPS = FULL_TEXT_STEPS[:-2]
@@ -318,14 +317,6 @@ def test_clean_texts_are_what_the_string_steps_leave() -> None:
 def test_counts_add_up_field_by_field() -> None:
     ones = TextCounts(1, 2, 3, 4, 5, 6, 7)
     assert (ones + ones).to_dict() == {name: 2 * value for name, value in ones.to_dict().items()}
-
-
-def test_preprocessing_text_imports_no_torch() -> None:
-    script = (
-        "import sys; import container.text.tokenization, container.text.encoder_source; "
-        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
-    )
-    assert run_python(script).returncode == 0
 
 
 class Counting:

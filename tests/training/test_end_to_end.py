@@ -25,7 +25,6 @@ from testing.jobs import (
     TWO_TEXTS,
     dated_table,
     metrics,
-    run_python,
     run_train,
     table,
     write_hyperparameters,
@@ -167,21 +166,6 @@ def test_checkpoints_point_to_complete_folders(job):
     for pointer in ("last.ckpt", "best.ckpt"):
         name = (job.paths.checkpoints / pointer).read_text().strip()
         assert (job.paths.checkpoints / name / "manifest.json").is_file()
-
-
-def test_the_onnx_predictor_needs_no_torch(job):
-    record = {
-        name: value
-        for name, value in table(1, seed=5).to_dict("records")[0].items()
-        if name in ("chat", "events", "price", "quantity", "color")
-    }
-    code = (
-        "import sys; from container.predictor import Predictor; "
-        f"p = Predictor.load({str(job.paths.model)!r}); assert p.predict([{record!r}]).shape == (1, {job.classes}); "
-        "sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
-    )
-    done = run_python(code.replace("nan", "None"))
-    assert done.returncode == 0, done.stderr
 
 
 def test_the_report_says_which_weights_were_evaluated(job):
