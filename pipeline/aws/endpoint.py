@@ -265,15 +265,17 @@ def _finish(operator: Operator, target: str, alarms: Sequence[str], *, number: i
 def _delete_unused(operator: Operator, name: str) -> None:
     """Delete trials, configurations and models of ours for an endpoint, except those that another endpoint has."""
     listed = [config["EndpointConfigName"] for config in _listed(operator, "list_endpoint_configs", "EndpointConfigs")]
-    configs = {each: operator.look_up("describe_endpoint_config", EndpointConfigName=each) or {} for each in listed}
+    configs = {
+        config: operator.look_up("describe_endpoint_config", EndpointConfigName=config) or {} for config in listed
+    }
     used = set()
     for other in _listed(operator, "list_endpoints", "Endpoints"):
-        each = other["EndpointName"]
-        is_trial = each.startswith(_prefix(name)) and each.endswith(TRIAL)
+        endpoint = other["EndpointName"]
+        is_trial = endpoint.startswith(_prefix(name)) and endpoint.endswith(TRIAL)
         if is_trial and operator.tags(other["EndpointArn"]).get(OURS) == name:
-            operator.change(f"delete the endpoint {each}", "sagemaker", "delete_endpoint", EndpointName=each)
-        elif each != name:
-            described = operator.look_up("describe_endpoint", EndpointName=each) or {}
+            operator.change(f"delete the endpoint {endpoint}", "sagemaker", "delete_endpoint", EndpointName=endpoint)
+        elif endpoint != name:
+            described = operator.look_up("describe_endpoint", EndpointName=endpoint) or {}
             used.add(described.get("EndpointConfigName"))
     ours = [
         config
@@ -284,7 +286,7 @@ def _delete_unused(operator: Operator, name: str) -> None:
         what = f"delete the endpoint config {config}"
         operator.change(what, "sagemaker", "delete_endpoint_config", EndpointConfigName=config)
     kept = {model for config, described in configs.items() if config not in ours for model in _models(described)}
-    named = {each["ModelName"] for each in _listed(operator, "list_models", "Models", NameContains=_prefix(name))}
+    named = {model["ModelName"] for model in _listed(operator, "list_models", "Models", NameContains=_prefix(name))}
     for model in sorted((named | {model for config in ours for model in _models(configs[config])}) - kept):
         described = operator.look_up("describe_model", ModelName=model)
         if described is not None and operator.tags(described["ModelArn"]).get(OURS) == name:
