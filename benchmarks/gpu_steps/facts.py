@@ -1,12 +1,15 @@
 """Versions, the GPU, the kernels that exist, and the two ceilings for everything below."""
 
 import platform
+from contextlib import suppress
 
 import torch
+import torch.nn.functional as F
 
 from benchmarks.gpu_steps.clock import copy_gigabytes_per_second, product_tflops
 from benchmarks.gpu_steps.recorder import Recorder
 from container.models import attention
+from container.training.step_graph import CudaCapture
 
 
 def run(check: Recorder) -> None:
@@ -30,6 +33,18 @@ def run(check: Recorder) -> None:
         size, num_bytes = (256, 1 << 22) if check.tiny else (8192, 4 << 30)
         check.figure("copy_gb_per_s", round(copy_gigabytes_per_second(check.device, num_bytes=num_bytes), 1))
         check.figure("product_tflops", round(product_tflops(check.device, size=size), 4))
+    if check.only_on_gpu("a job goes on after a capture that fails"):
+        with check.part("a capture that fails"):
+            _failed_capture(check)
+
+
+def _failed_capture(check: Recorder) -> None:
+    """Draw a mask of dropout after a capture that a wait of the host ends, as a job without graphs does."""
+    ones = torch.ones(8, device=check.device)
+    with torch.cuda.stream(torch.cuda.Stream()):
+        with suppress(RuntimeError):
+            CudaCapture()(ones.cpu)
+        check.holds("dropout draws after a capture that fails", bool(F.dropout(ones).isfinite().all()))
 
 
 def _kernels(check: Recorder) -> None:

@@ -127,21 +127,26 @@ class StepGraphs:
                 del self._graphs[rarest]
         return len(self._graphs) < _MOST_GRAPHS
 
-    def _captured(self, compute: Microbatch, first: PackedBatch, normaliser: Tensor) -> "Graph":
-        log_once(logger, logging.INFO, "cuda_graphs: microbatches whose shape occurs again are replayed as a graph")
+    def _captured(self, compute: Microbatch, first: PackedBatch, normaliser: Tensor) -> "Graph | None":
         if not self._has_room(first.rows.device):
-            raise torch.OutOfMemoryError("the activations of a microbatch do not fit twice")
+            self._stop_making()
+            logger.warning("cuda_graphs: no more graphs are made: the activations of a microbatch do not fit twice")
+            return None
+        log_once(logger, logging.INFO, "cuda_graphs: microbatches whose shape occurs again are replayed as a graph")
         return Graph(compute, first, normaliser, capture=self._capture)
 
     def _made(self, make: Callable[[], Made]) -> Made | None:
         """Return what `make` captures; None if that is impossible, or was before."""
         try:
             return make() if self._makes_more else None
-        except torch.OutOfMemoryError as error:
-            self._stop_making()
-            logger.warning("cuda_graphs: no more graphs are made: %s", first_line(error))
         except Exception as error:  # of several types
-            self._give_up(f"the step cannot be captured: {first_line(error)}")
+            lack = next(filter(_is_lack_of_memory, (error, error.__context__)), None)
+            if lack is None:
+                self._give_up(f"the step cannot be captured: {first_line(error)}")
+            else:
+                self._stop_making()
+                self._graphs.clear()  # they need memory, too
+                logger.warning("cuda_graphs: the job goes on without graphs: %s", first_line(lack))
         return None
 
     def _has_room(self, device: torch.device) -> bool:
@@ -260,8 +265,14 @@ class CudaCapture:
         graph = torch.cuda.CUDAGraph()
         # thread_local: the prefetch thread pins memory meanwhile.
         stream = torch.cuda.current_stream()
-        with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
-            loss = work()
+        generator = torch.cuda.default_generators[torch.cuda.current_device()]
+        before = generator.clone_state()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool, stream=stream, capture_error_mode="thread_local"):
+                loss = work()
+        except Exception:
+            generator.graphsafe_set_state(before)  # torch 2.11 leaves it in the capture: no mask could be drawn
+            raise
 
         def replay() -> Tensor:
             graph.replay()
@@ -278,6 +289,11 @@ def capture_stream(device: torch.device) -> Iterator[None]:
     with torch.cuda.stream(stream):
         yield
     torch.cuda.current_stream(device).wait_stream(stream)
+
+
+def _is_lack_of_memory(error: BaseException | None) -> bool:
+    """Return whether torch's allocator lacks memory, or CUDA does, for example to instantiate a graph."""
+    return isinstance(error, torch.OutOfMemoryError) or "CUDA error: out of memory" in str(error)
 
 
 def _scalars(loss: Tensor, gradients: list[Tensor]) -> list[float]:

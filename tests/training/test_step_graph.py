@@ -300,6 +300,14 @@ def raising(error: Exception) -> Any:
     return capture
 
 
+def ending_in_another_error(_: Any) -> Any:
+    """As a capture whose end fails after its allocation has."""
+    try:
+        raise torch.OutOfMemoryError("Tried to allocate 2 GiB")
+    finally:
+        raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+
 def half_of(work: Any) -> Any:
     return lambda: work() / 2
 
@@ -307,11 +315,13 @@ def half_of(work: Any) -> Any:
 @pytest.mark.parametrize(
     ("capture", "says"),
     [
-        (raising(torch.OutOfMemoryError("Tried to allocate 2 GiB")), "no more graphs are made: Tried to allocate"),
+        (raising(torch.OutOfMemoryError("Tried to allocate 2 GiB")), "goes on without graphs: Tried to allocate"),
+        (raising(RuntimeError("CUDA error: out of memory")), "goes on without graphs: CUDA error"),
+        (ending_in_another_error, "goes on without graphs: Tried to allocate"),
         (raising(RuntimeError("operation not permitted")), "cannot be captured: operation not permitted"),
         (half_of, "loss and gradient norm of a graph are"),
     ],
-    ids=["memory", "operation", "another loss"],
+    ids=["memory", "memory of CUDA", "memory, then the end", "operation", "another loss"],
 )
 def test_what_cannot_be_captured_or_differs_is_computed_without_graphs_and_said_once(tmp_path, caplog, capture, says):
     hp, execution = execution_of(tmp_path, "bert", CPU)
@@ -360,6 +370,22 @@ def test_a_graph_is_made_only_where_activations_fit_twice_beside_copies_of_the_g
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (gibibytes * gib - gib, 80 * gib))
     graphs = StepGraphs(execution.module, [MAX_LENGTH], capture=StandIn(), must=False)
     assert graphs._has_room(torch.device("cuda")) == fits
+
+
+@pytest.mark.parametrize(("has_room", "kept"), [(False, 1), (True, 0)])
+def test_graphs_are_kept_if_another_does_not_fit_and_dropped_if_memory_runs_out_in_a_capture(
+    tmp_path, monkeypatch, caplog, has_room, kept
+):
+    """A capture that failed may leave CUDA and its generator in a state that graphs cannot be replayed from."""
+    hp, execution = execution_of(tmp_path, "bert", CPU)
+    graphs, _ = step_with(StandIn(), execution, hp, must=True)
+    monkeypatch.setattr(graphs, "_capture", raising(torch.OutOfMemoryError("Tried to allocate 2 GiB")))
+    monkeypatch.setattr(graphs, "_has_room", lambda _: has_room)
+    other = filled(packed_batch([[length] for length in (3, 4)]), [(MAX_LENGTH, 1)])
+    for _ in range(2):
+        compute(execution, other)
+    assert len(graphs) == kept
+    assert ("goes on without graphs" in caplog.text) == has_room
 
 
 @pytest.mark.parametrize("capture", [raising(RuntimeError("operation not permitted")), half_of], ids=["fails", "half"])
