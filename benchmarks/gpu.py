@@ -16,7 +16,6 @@ import os
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
@@ -28,6 +27,7 @@ import torch.multiprocessing
 import torch.nn.functional as F
 
 from benchmarks.encoders import BASE, LARGE, SMALL, TINY, Shape, build_model, chats, hyperparameters
+from benchmarks.gpu_steps.clock import now
 from benchmarks.printing import print_machine, print_table
 from container.data.batch import PackedBatch
 from container.models.encoder import TextEncoder
@@ -205,9 +205,9 @@ def measure(folder: Path, shape: Shape, mode: Mode, strategy: str, arguments: ar
         flops = shape.flops(batch.texts[0].lengths, first_tokens_only=not mode.padded)
         counts = torch.tensor([float(batch.num_tokens), flops], dtype=torch.float64)
         step.ranks.sum(counts)
-        started = _now(device)
+        started = now(device)
         step(batch)
-        seconds = _now(device) - started
+        seconds = now(device) - started
         if i >= WARMUP:
             rates.append((counts / seconds, seconds))
     tokens, flops = torch.stack([rate for rate, _ in rates]).median(0).values.tolist()
@@ -230,12 +230,6 @@ def _print_slowest_operations(step: Step, batch: PackedBatch, device: torch.devi
         step(batch)
     order = "self_cuda_time_total" if device.type == "cuda" else "self_cpu_time_total"
     print(profiled.key_averages().table(sort_by=order, row_limit=10))
-
-
-def _now(device: torch.device) -> float:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter()
 
 
 def _peak(device: torch.device) -> float | None:

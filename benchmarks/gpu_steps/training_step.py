@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from container.training.optimizer import build_optimizer, step_optimizer
 from container.training.precision import forbid_tf32, precision_of
 from container.training.step_graph import CudaCapture, StepGraphs
 from contracts.ports import free_port
+from testing.parity import HeldBytes
 
 LR = 1e-5
 GROUPED = 50  # batches from which Trainer makes batches of similar length
@@ -130,15 +131,7 @@ class OurStep:
 
     def held_bytes(self) -> dict[str, int]:
         """Return the bytes of parameters, gradients and the optimizer's state after a step."""
-        parameters = list(self._execution.module.parameters())
-        state = [value for each in self._optimizer.state.values() for value in each.values() if torch.is_tensor(value)]
-        return {
-            "parameters": sum(each.numel() * each.element_size() for each in parameters),
-            "gradients": sum(
-                each.grad.numel() * each.grad.element_size() for each in parameters if each.grad is not None
-            ),
-            "optimizer": sum(each.numel() * each.element_size() for each in state),
-        }
+        return asdict(HeldBytes.by(self._execution.module, self._optimizer))
 
 
 class HuggingFaceStep:
