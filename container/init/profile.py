@@ -20,7 +20,7 @@ from container.steps.preprocess.data_profile import DataProfile
 from container.steps.preprocess.row_split import key_hashes
 from container.steps.preprocess.times import TimeColumn
 from container.tables.channel_files import TableSlice
-from container.tables.duplicate_ids import content_hashes
+from container.tables.duplicate_ids import content_hashes, occurrences
 from container.tables.part_files import PartFiles, check_alike, named_files, open_part_files
 from container.tables.reading import Reading
 from container.tables.table_file import check_present
@@ -34,6 +34,7 @@ logger = logging.getLogger(__name__)
 ROWS_PER_LINE = 500_000
 LABEL_NAMES = ("label", "target", "class", "y", "outcome")
 MOST_LABELS = 1000
+_FEW_REPEATS = 0.2  # share of the rows
 _AS_READ = WrittenAs()
 _SPLIT_NAMES = {**{name: name for name in SPLITS}, **CHANNEL_ALIASES, "valid": "val", "dev": "val"}
 
@@ -153,9 +154,9 @@ def read_tables(
             hashes.append(_group_hashes(part, group, own))
             if reader is not None:
                 reader.parse(part.table[reader.name], origin=part.origin)
-    sample = profile.sample
     reading = LabelReading.of(collector, rows=profile.rows, changes=label_changes, where=where)
-    assert sample is not None, "two labels are two rows"
+    assert profile.sample is not None, "two labels are two rows"
+    sample = _once(profile.sample)
     facts = facts_of(sample, rows=profile.rows, missing=profile.missing, notations=notations)
     return RawTables(
         parts=parts,
@@ -168,6 +169,12 @@ def read_tables(
         sample=sample,
         written=written,
     )
+
+
+def _once(sample: pa.Table) -> pa.Table:
+    """Return the rows without exact repeats, if few rows are repeated: the ids of an export that has rows twice."""
+    is_first = occurrences(content_hashes(sample)) == 0
+    return sample.filter(pa.array(is_first)) if is_first.mean() > 1 - _FEW_REPEATS else sample
 
 
 def _log_rows(before: int, now: int) -> None:

@@ -241,6 +241,11 @@ def test_numbers_that_no_notation_reads_are_no_id(others, tmp_path, capsys):
     assert re.search(r"Warning: cost: .*so it is no number", capsys.readouterr().out)
 
 
+def test_an_id_is_one_also_where_a_few_rows_are_in_the_table_twice(tmp_path):
+    raw = raw_table()
+    assert settings(run_init(tmp_path, pd.concat([raw, raw[:20]])))["id_name"] == "ticket"
+
+
 def test_codes_of_whole_numbers_that_hardly_repeat_are_no_category(tmp_path):
     users = np.random.default_rng(0).permutation(10 * ROWS)[:ROWS] + 1_600_000_000
     assert settings(run_init(tmp_path, raw_table().assign(user=users)))["cat_field_list"] == ["colour"]
