@@ -28,9 +28,9 @@ class OpenvinoSession:
     def __init__(self, path: Path, *, threads: int) -> None:
         try:
             import openvino  # takes 0.3 s
-        except ModuleNotFoundError as error:
+        except ImportError as error:
             raise ContractError(
-                "SERVING_BACKEND=openvino: OpenVINO is not installed",
+                f"SERVING_BACKEND=openvino: OpenVINO is not installed: {first_line(error)}",
                 "Install it with pip install 'text-table-trainer[openvino]', or use onnx.",
             ) from error
         core = openvino.Core()

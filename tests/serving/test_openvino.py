@@ -70,6 +70,16 @@ def test_openvino_that_is_not_installed_is_an_error_with_the_name_of_the_extra(
         ServedModel.load(model, ServingSettings.from_environment({"SERVING_BACKEND": "openvino"}))
 
 
+def test_openvino_whose_library_is_missing_is_no_damaged_model(
+    model: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "openvino.py").write_text("raise ImportError('libtbb.so.12: cannot open shared object file')")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "openvino", raising=False)
+    with pytest.raises(ContractError, match=r"(?s)libtbb\.so\.12.*text-table-trainer\[openvino\]"):
+        Predictor.load(model, backend="openvino")
+
+
 def test_an_operator_that_openvino_lacks_is_named_with_the_backend_that_has_it(tmp_path: Path) -> None:
     table = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [1]) for name in ("x", "y")]
     node = helper.make_node("TreeEnsembleRegressor", ["x"], ["y"], domain="ai.onnx.ml")
