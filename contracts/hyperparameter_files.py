@@ -370,7 +370,8 @@ def _cast(value: str, kinds: set[Any]) -> Any:
             parsed = parse_literal(text)
             return value if str in kinds and isinstance(parsed, int | float) else parsed  # a column of the name 7
         except json.JSONDecodeError:
-            return text  # a word that the setting may also be, or an error of the type's check
+            # A column, whose blanks count; a word that the setting may also be; or an error of the type's check.
+            return value if str in kinds else text
     if bool in kinds and str not in kinds:
         return text.lower() if text.lower() in ("true", "false") else text
     return value if str in kinds else text

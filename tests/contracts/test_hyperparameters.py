@@ -358,3 +358,7 @@ def test_a_setting_that_follows_from_another_may_be_absent(given, implied):
     values = {**{name: value for name, value in CONFIGURATION.items() if name not in names}, **given}
     hp = parse_hyperparameters(values)
     assert {name: getattr(hp, name) for name in implied} == implied
+
+
+def test_a_column_of_a_text_keeps_the_blanks_of_its_name():
+    assert cast_value("text_name", "Message ") == "Message "
