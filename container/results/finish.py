@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch.utils.tensorboard import SummaryWriter
 
 from container.companion.blend import BlendedCompanion
 from container.companion.fit import MOST_ROWS
@@ -40,7 +39,7 @@ from container.results.onnx_graphs import OnnxCost, measure_costs, write_variant
 from container.results.shown_records import explain_records, find_examples
 from container.training.job_data import JobData
 from container.training.loop import merge_history
-from container.training.progress import metric_line
+from container.training.progress import metric_line, summary_writer
 from container.training.stop import StopFlag
 from container.training.train import Trained
 from contracts import artifacts
@@ -344,7 +343,7 @@ def _write_predict_results(path: Path, splits: Mapping[str, SplitPredictions]) -
 def _write_tensorboard(folder: Path, metrics: Mapping[str, float | None], *, step: int) -> None:
     import matplotlib.image
 
-    with SummaryWriter(str(folder)) as writer:
+    with summary_writer(folder) as writer:
         for name, value in metrics.items():
             if value is not None:
                 writer.add_scalar(name, value, step)

@@ -3,6 +3,7 @@
 import logging
 import math
 import sys
+import threading
 import time
 from collections.abc import Mapping
 from functools import partial
@@ -23,6 +24,17 @@ _FINISH_SECONDS = 8.0  # of the companion, the export and the report of a small 
 def metric_line(values: Mapping[str, Any]) -> str:
     """Return a line for SageMaker metric definitions: `name=([0-9.eE+-]+)` matches the value of `name`."""
     return "metrics: " + " ".join(f"{name}={_number(value)};" for name, value in values.items())
+
+
+def summary_writer(folder: Path, *, purge_step: int | None = None) -> SummaryWriter:
+    """Return a writer of TensorBoard's files, whose thread prints no error: the next write or the end raises it."""
+    threading.excepthook = _print_unless_of_tensorboard
+    return SummaryWriter(str(folder), purge_step=purge_step)
+
+
+def _print_unless_of_tensorboard(arguments: threading.ExceptHookArgs) -> None:
+    if not type(arguments.thread).__module__.startswith("tensorboard."):
+        threading.__excepthook__(arguments)
 
 
 class Progress:
@@ -48,7 +60,7 @@ class Progress:
         self._ends_job = ends_job
         self._total_steps = total_steps
         self._max_epochs = max_epochs
-        self._writer = SummaryWriter(str(tensorboard), purge_step=step or None) if reports else None
+        self._writer = summary_writer(tensorboard, purge_step=step or None) if reports else None
         bar = reports and sys.stderr.isatty()
         self._bar = tqdm(total=total_steps, initial=step, unit="step", file=sys.stderr) if bar else None
         self._first = step + 1

@@ -1,8 +1,13 @@
 import logging
 import math
 import os
+import subprocess
+import sys
+
+import pytest
 
 from container.training.progress import _FINISH_SECONDS, Progress, duration, metric_line
+from testing.jobs import REPOSITORY
 
 
 def test_a_metric_line_is_read_by_the_documented_regular_expression():
@@ -20,8 +25,6 @@ def test_durations_read_as_a_person_says_them():
 
 def test_a_terminal_gets_a_bar_and_a_log_file_plain_lines():
     import pty
-    import subprocess
-    import sys
 
     code = (
         "import logging, tempfile, pathlib; logging.basicConfig(level='INFO');"
@@ -65,3 +68,24 @@ def test_the_time_left_of_one_of_several_networks_is_that_of_its_training(monkey
     progress.report(2, 0.5, {"train/loss": 0.5, "lr": 0.1})
     progress.close()
     assert caplog.text.rstrip().endswith("4 s left of this training")
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+from container.training.progress import summary_writer
+
+resource.setrlimit(resource.RLIMIT_FSIZE, (500, 500))
+try:
+    with summary_writer(Path(sys.argv[1])) as writer:
+        for step in range(100):
+            writer.add_scalar("train/loss", 0.5, step)
+except OSError as error:
+    print(error.strerror)
+"""
+
+
+@pytest.mark.slow  # a process that imports torch
+def test_an_error_of_tensorboards_thread_is_raised_and_not_printed(tmp_path):
+    ran = subprocess.run([sys.executable, "-c", FULL, str(tmp_path)], capture_output=True, text=True, cwd=REPOSITORY)
+    assert (ran.stdout, ran.stderr) == ("File too large\n", "")
