@@ -176,9 +176,9 @@ class TextTableClassifier(ClassifierMixin, BaseEstimator):
             frame = X.reset_index(drop=True)
             frame.columns = [".".join(map(str, name if isinstance(name, tuple) else [name])) for name in frame.columns]
             return frame
-        if np.ndim(X) == 1:  # scikit-learn's error has all values
+        if np.asarray(X).ndim == 1:  # scikit-learn's error has all values
             cause = f"X: is a {type(X).__name__} of one dimension"
-            raise ContractError(cause, "Pass a table, e.g. X.to_frame(). Reshape your data if it is an array.")
+            raise ContractError(cause, "Pass a table, e.g. pd.DataFrame(X). Reshape your data if it is an array.")
         array = cast(Any, check_array)(X, dtype=None, ensure_all_finite="allow-nan", estimator=self)
         if not fitting and self.__sklearn_is_fitted__() and array.shape[1] != self.n_features_in_:
             raise ContractError(

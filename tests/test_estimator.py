@@ -76,7 +76,7 @@ def records(rows=300):
         ({"y": np.zeros((300, 2))}, "y: has the shape"),
         (
             {"X": records()[0].note, "y": records()[1]},
-            "X: is a Series of one dimension\nPass a table, e.g. X.to_frame",
+            "X: is a Series of one dimension\nPass a table, e.g. pd.DataFrame",
         ),
     ],
 )
