@@ -87,7 +87,7 @@ def test_records_are_scored_by_a_server_in_a_container(ran):
     lines = [json.loads(line) for line in scores.read_text().splitlines()]
     assert [line["order_id"] for line in lines] == list(range(20))
     assert all(0 <= line["SageMakerOutput"]["probabilities"][1] <= 1 for line in lines)
-    assert "serving /opt/ml/model on port 8080" in scores.parents[3].joinpath("log.txt").read_text()
+    assert "serving /opt/ml/model at 0.0.0.0 on port 8080" in scores.parents[3].joinpath("log.txt").read_text()
 
 
 def test_a_tracker_that_is_down_is_a_warning_with_the_command(ran):
