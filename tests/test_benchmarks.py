@@ -105,11 +105,13 @@ def test_packing_computes_what_padding_computes_and_prints_three_modes():
 def test_latency_prints_every_way_to_serve():
     if review_data.minilm_folder() is None:
         pytest.skip("MiniLM is not installed")
-    ways = {"PyTorch", "ONNX", "ONNX, fused", "ONNX, int8"}
+    ways = {"PyTorch", "ONNX", "ONNX, fused", "ONNX, int8", "OpenVINO"}
     found = table_lines(run("latency", "--tokens", "16", "--repeats", "2", "--threads", "1"), ways)
     assert found.keys() == ways
     assert found["PyTorch"][3] == "1.00x"
-    assert float(found["ONNX, fused"][5]) < 1e-5 < float(found["ONNX, int8"][5]) < 0.05
+    differences = {way: float(found[way][-1]) for way in ways}
+    assert differences["ONNX, fused"] < 1e-5 < differences["ONNX, int8"] < 0.05
+    assert differences["OpenVINO"] < 0.05
 
 
 @pytest.mark.slow
