@@ -21,6 +21,7 @@ from sklearn.utils import Tags
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_array, check_consistent_length, column_or_1d
 
+from container.job.failure import FIX
 from container.serving.predictor import Predictor
 from container.tables.records import records_to_table
 from container.tables.values import keys
@@ -239,7 +240,7 @@ class TextTableClassifier(ClassifierMixin, BaseEstimator):
         if process.returncode:
             failure = JobPaths.resolve(self.root_).root / "output/failure"
             cause = failure.read_text(encoding="utf-8") if command == "train" and failure.is_file() else "".join(last)
-            if "What to change" in cause:
+            if FIX in cause:  # then the traceback says nothing more
                 cause, *_ = cause.partition("\nTraceback")
             raise ContractError(f"{command} ended with exit code {process.returncode}", cause.strip())
 

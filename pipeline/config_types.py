@@ -81,7 +81,7 @@ def check_schedule(text: str) -> str:
     known = (each == "?" or re.fullmatch(f"{part}(,{part})*", each) for each, part in zip(fields, parts))
     if not _SIMPLE.fullmatch(text) and not (fields.count("?") == days.count("?") == 1 and all(known)):
         raise ValueError(
-            f"{text!r} is not rate(7 days), at(2027-01-31T06:00:00) or cron(0 6 ? * MON *): minutes, hours, day of the "
+            "it is not rate(7 days), at(2027-01-31T06:00:00) or cron(0 6 ? * MON *): minutes, hours, day of the "
             "month, month, day of the week and year, with ? for one of the two days"
         )
     return text

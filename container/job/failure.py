@@ -19,6 +19,7 @@ _OUT_OF_MEMORY = (
     "Lower batch_size (raise accumulate_grad_batches to keep the global batch), set max_tokens_per_batch, or take a "
     "larger machine."
 )
+FIX = "What to change: "  # begins the line of a failure file that says what to do
 _OUT = "out of memory: "  # the beginning of a cause
 _SHOWN_BYTES = 1024  # of a failure file, which the service shows
 _DETAIL_BYTES = 12_000  # both failure files fit into the space that the supervisor reserves
@@ -114,7 +115,7 @@ class Failure:
     def text(self) -> str:
         """Return the text of a failure file: the cause in the first line, what to change, the detail."""
         where = f" [rank {self.rank}]" if self.rank is not None and f"rank {self.rank}" not in self.cause else ""
-        fix = f"\nWhat to change: {_shorten(self.fix, _SHOWN_BYTES // 2)}" if self.fix else ""
+        fix = f"\n{FIX}{_shorten(self.fix, _SHOWN_BYTES // 2)}" if self.fix else ""
         cause = _shorten(self.cause, _SHOWN_BYTES - len(f"{where}{fix}\n".encode()))
         cut = "" if cause == self.cause else f"{self.cause}\n"
         return f"{cause}{where}{fix}\n\n{_shorten(cut + self.detail, _DETAIL_BYTES)}".strip() + "\n"

@@ -135,10 +135,15 @@ class Measured:
         began, seed = time.perf_counter(), self.hp.seed
         sample = even_sample(self.val.column("label").to_numpy(), self.hp.explain, seed=seed)
         size = min(_BATCH, prediction_batch(self.hp, self.device))
+
+        def not_measured(problem: str) -> Explanation:
+            took = time.perf_counter() - began
+            return Explanation(METRIC, None, len(sample), 0, took, problem=problem, split=self.split)
+
         with Attempt("explain") as attempt:
             self._prepare()
-            if len(self.columns) == 1:
-                raise NotMade("the model reads one column, so there is nothing to compare")
+            if len(self.columns) == 1:  # as the user chose, so the log does not warn of it
+                return not_measured("the model reads one column, so there is nothing to compare")
             sample = sample[: self.affordable(sample, size=size, seconds=seconds)]
             base = self.encode(sample, size=size)
             columns = _by_drop(self.importance([name], kind, base, seed=seed) for name, kind in self.columns)
@@ -151,8 +156,7 @@ class Measured:
             )
             return Explanation(METRIC, base, len(sample), SHUFFLES, took, columns, modalities, pair, split=self.split)
         logger.warning("explain: %s", attempt.problem)
-        took = time.perf_counter() - began
-        return Explanation(METRIC, None, len(sample), 0, took, problem=attempt.problem, split=self.split)
+        return not_measured(attempt.problem)
 
     def affordable(self, sample: np.ndarray, *, size: int, seconds: float) -> int:
         """Return how many records of `sample` take about SECONDS, or `seconds`, estimated from the first ones.

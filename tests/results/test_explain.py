@@ -152,9 +152,10 @@ def test_a_class_without_a_table_has_no_columns_of_it(tmp_path: Path) -> None:
     assert {entry.name for entry in found.modalities} == {"text chat", "text events", "all texts"}
 
 
-def test_a_model_of_one_column_has_nothing_to_compare(tmp_path: Path) -> None:
+def test_a_model_of_one_column_has_nothing_to_compare(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     found = make(tmp_path, steps=0, model_class="bert", tab_field_list=[], cat_field_list=[]).explain()
     assert found.problem == "the model reads one column, so there is nothing to compare"
+    assert "explain" not in caplog.text
 
 
 def test_drops_are_those_of_dealing_the_prepared_values_anew(by_price: Made) -> None:
