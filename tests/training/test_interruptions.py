@@ -14,6 +14,7 @@ import torch
 
 from container.job import supervisor
 from container.job.failure import Failure
+from contracts.file_systems import LOCK
 from contracts.other_programs import NOT_UPLOADED
 from testing.faults.trial import small_disk
 from testing.jobs import (
@@ -34,6 +35,7 @@ LONG = {
     "max_epochs": 6, "checkpoint_every_n_steps": 3, "batch_size": 4, "load_ckpt": False, "encoder_config": ONE_LAYER,
 }  # fmt: skip
 TWO_WORKERS = {**LONG, "nproc_per_node": 2, "batch_size": 2, "max_epochs": 4}
+SLOWLY_BUILT = {**TINY_ENCODER, "hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 12}  # in seconds
 
 
 def workers_of(process):
@@ -198,9 +200,7 @@ def test_sigterm_during_a_restart_stops_the_job(tmp_path):
 
 def test_workers_start_while_the_data_is_prepared_and_end_with_a_stop(tmp_path):
     paths = write_job(tmp_path, overrides=TWO_WORKERS)
-    paths.prepared.mkdir(parents=True)
-    with (paths.prepared / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # preparation waits for it
+    with preparation_waits(paths):
         process = start_train(paths, warm=True)
         workers = wait_for(lambda: len(found := workers_of(process)) == 2 and found)
         process.terminate()
@@ -209,9 +209,18 @@ def test_workers_start_while_the_data_is_prepared_and_end_with_a_stop(tmp_path):
     assert "before training began" in printed(paths)
 
 
+@contextlib.contextmanager
+def preparation_waits(paths):
+    """No job under `paths` prepares its data before the context ends."""
+    paths.prepared.mkdir(parents=True)
+    with (paths.prepared / LOCK).open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 @pytest.mark.parametrize("moment", ["", "Data prepared"])
 def test_sigterm_before_training_begins_ends_at_once_and_leaves_nothing_half_done(tmp_path, moment):
-    paths = write_job(tmp_path, overrides=LONG)
+    paths = write_job(tmp_path, overrides={**LONG, "encoder_config": SLOWLY_BUILT})
     process = start_train(paths, warm=bool(moment))  # without a moment, while modules are still being imported
     wait_for(lambda: moment in printed(paths) and signal_is_handled(process.pid))
     process.send_signal(signal.SIGTERM)
@@ -242,10 +251,11 @@ def test_a_stop_before_the_first_step_changes_nothing(tmp_path, uninterrupted):
 
 
 def test_a_second_job_in_the_same_folder_is_refused_and_harms_nothing(tmp_path):
-    paths = write_job(tmp_path, overrides={"encoder_config": ONE_LAYER, "max_epochs": 8})
-    first = start_until(paths, "Data prepared")
-    second = start_train(paths, warm=True)
-    assert second.wait(timeout=60) == 1
+    paths = write_job(tmp_path, overrides={"encoder_config": ONE_LAYER})
+    with preparation_waits(paths):
+        first = start_until(paths, lambda: (paths.root / LOCK).is_file() and (paths.root / LOCK).stat().st_size > 0)
+        second = start_train(paths, warm=True)
+        assert second.wait(timeout=60) == 1
     assert "another training job is running in this folder" in printed(paths)
     assert first.wait(timeout=120) == 0
     assert not any(path.exists() for path in paths.failure_files)
