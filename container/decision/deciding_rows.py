@@ -12,9 +12,9 @@ def chosen_on(splits: Collection[str]) -> str:
     return OUT_OF_FOLD if OUT_OF_FOLD in splits else "val"
 
 
-def in_words(is_out_of_fold: bool) -> str:
-    """Return where a model's decision is fitted, as the end of a sentence."""
-    return "out of fold" if is_out_of_fold else "on val"
+def in_words(split: str) -> str:
+    """Return where something is measured or fitted, as the end of a sentence."""
+    return "out of fold" if split == OUT_OF_FOLD else f"on {split}"
 
 
 def with_val_out_of_fold(logits: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

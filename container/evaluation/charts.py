@@ -57,23 +57,18 @@ class Series:
 
 @dataclass(frozen=True)
 class LineChart:
-    """Lines over two axes.
-
-    Attributes:
-        marks: named vertical lines.
-    """
+    """Lines over two axes."""
 
     title: str
     x: Axis
     y: Axis
     series: Sequence[Series]
-    marks: Sequence[tuple[str, float]] = ()
     note: str = ""
 
     def __html__(self) -> Markup:
         """Return the chart as markup, which a template inserts as it is."""
         frame = _Frame(self.x, self.y)
-        parts = [*frame.axes(), *(part for mark in self.marks for part in frame.mark(*mark))]
+        parts = frame.axes()
         for entry in self.series:
             for a, (low, high) in zip(entry.x, entry.whiskers):
                 (at, bottom), (_, top) = frame.point(a, low), frame.point(a, high)
@@ -110,6 +105,11 @@ def percent(share: float) -> str:
     if 99.995 <= value < 100:
         return ">99.99%"
     return f"{value:.1f}%" if 1 <= value <= 99 else f"{value:.2f}%"
+
+
+def mark(name: str, x: float, y: Axis) -> Series:
+    """Return a vertical line."""
+    return Series(name, (x, x), (y.low, y.high), "reference")
 
 
 def share_axis(label: str) -> Axis:
@@ -263,14 +263,6 @@ class _Frame:
                 commands.append(f"{'L' if pen_down else 'M'}{at:.1f} {height:.1f}")
             pen_down = True
         return "".join(commands)
-
-    def mark(self, name: str, x: float) -> list[Markup]:
-        at, _ = self.point(x, self.y.low)
-        side, anchor = (-5, "end") if at > _WIDTH * 0.6 else (5, "start")
-        return [
-            _tag("line", style="mark", x1=at, x2=at, y1=_TOP, y2=_HEIGHT - _BOTTOM),
-            _tag("text", name, style="tick", x=at + side, y=_TOP + 11, text_anchor=anchor),
-        ]
 
     def axes(self) -> list[Markup]:
         right, bottom = _WIDTH - _RIGHT, _HEIGHT - _BOTTOM

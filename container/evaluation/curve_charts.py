@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from container.evaluation.analysis import ClassCurves, SplitAnalysis
-from container.evaluation.charts import LineChart, Series, percent, share_axis
+from container.evaluation.charts import LineChart, Series, mark, percent, share_axis
 from contracts.metrics import AREAS
 
 _NAMED_CLASSES = 7
@@ -88,9 +88,9 @@ def threshold_chart(analysis: SplitAnalysis) -> LineChart | None:
         ("share flagged", "c3 dotted", [entry.flagged_share for entry in analysis.sweep]),
     )
     lines = [Series(name, x, [math.nan if v is None else v for v in y], style) for name, style, y in drawn]
-    marks = [(f"threshold in use: {analysis.threshold:.3g}", min(analysis.threshold, 1.0))]
-    title = f"Metrics by threshold, {analysis.title}"
-    return LineChart(title, share_axis("threshold on the score"), share_axis("share"), lines, marks)
+    y = share_axis("share")
+    lines.append(mark(f"threshold in use: {analysis.threshold:.3g}", min(analysis.threshold, 1.0), y))
+    return LineChart(f"Metrics by threshold, {analysis.title}", share_axis("threshold on the score"), y, lines)
 
 
 def reliability_chart(analyses: Sequence[SplitAnalysis], labels: Sequence[int | str]) -> LineChart | None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from container.decision.deciding_rows import OUT_OF_FOLD, in_words
+from container.decision.deciding_rows import chosen_on, in_words
 from container.decision.decision import PriorShift
 from container.evaluation.analysis import SplitAnalysis
 from container.evaluation.bootstrap import Scores, paired_differences
@@ -16,7 +16,7 @@ from container.evaluation.data_findings import FEW_RECORDS, Finding, data_findin
 from container.evaluation.evaluation_input import EvaluationInput, Explanation, Importance, VariantReport
 from container.evaluation.metrics import decided_classes
 from container.evaluation.predictions import SplitPredictions
-from container.evaluation.verdict import NAMED, expected_auroc_width, verdict, wide_auroc_interval
+from container.evaluation.verdict import NAMED, auroc_interval_of, moved_auroc_interval, verdict
 from contracts.metrics import DECLARED
 from contracts.monitored_metric import MonitoredMetric
 from contracts.presets import SMALL
@@ -62,8 +62,8 @@ def findings(
         *_undefined(analyses),
         *_small(main, evaluation.class_labels),
         *_agreement(analyses),
-        *_threshold(main, evaluation.splits[main.split], threshold, in_words(OUT_OF_FOLD in analyses)),
-        *_decision(evaluation, in_words(OUT_OF_FOLD in analyses)),
+        *_threshold(main, evaluation.splits[main.split], threshold, in_words(chosen_on(analyses))),
+        *_decision(evaluation, in_words(chosen_on(analyses))),
         *_calibration(main, evaluation),
         *_companion(evaluation.companion),
         *_explanation(evaluation.explanation, analyses, leaks=bool(leaks)),
@@ -155,7 +155,7 @@ def _agreement(analyses: Mapping[str, SplitAnalysis]) -> Iterator[Finding]:
     val, test = (analyses[split].metric("auroc") for split in ("val", "test"))
     if val is None or test is None:
         return
-    of_val, of_test = (wide_auroc_interval(analyses[split], area) for split, area in (("val", val), ("test", test)))
+    of_val, of_test = (auroc_interval_of(analyses[split], area) for split, area in (("val", val), ("test", test)))
     fall = val - test
     below, above = (np.hypot(val - of_val[0], of_test[1] - test), np.hypot(of_val[1] - val, test - of_test[0]))
     if fall > max(below, 0.01):
@@ -259,11 +259,10 @@ def _leakage(analyses: Mapping[str, SplitAnalysis], explanation: Explanation | N
 
 
 def _least(explanation: Explanation, analyses: Mapping[str, SplitAnalysis]) -> float:
-    """Return the lower end of the 95 % interval of the metric, moved as in `wide_auroc_interval`."""
+    """Return the lower end of the metric's 95 % interval on the explained records."""
     counts = analyses[explanation.split].class_counts
     fewer = min(explanation.records // 2, counts.min()) if len(counts) == 2 else explanation.records // 2
-    base = ((explanation.base or 0.5) * fewer + 2) / (fewer + 4)
-    return base - expected_auroc_width(base, fewer + 4, explanation.records - fewer + 4) / 2
+    return moved_auroc_interval(explanation.base or 0.5, [(fewer, explanation.records - fewer)])[0]
 
 
 def _guesses(explanation: Explanation, without: Importance) -> bool:

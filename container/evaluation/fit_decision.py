@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from scipy.special import logit
 
 from container.decision.calibrators import Calibrator, Isotonic, RisingLine, Temperature, log_odds
-from container.decision.deciding_rows import OUT_OF_FOLD, in_words
+from container.decision.deciding_rows import chosen_on, in_words
 from container.decision.decision import ClassRatios, Decision, PriorShift, Threshold
 from container.decision.softmax import log_softmax
 from container.decision.val_labels import needed_classes
@@ -120,7 +120,7 @@ def _measured(
     """Return the threshold with what it reaches on every split. [N] each"""
     if not threshold.met:
         text = "decision_threshold: no threshold reaches %s %s; using the closest, %.4g"
-        logger.warning(text, threshold.target, in_words(OUT_OF_FOLD in scores), threshold.value)
+        logger.warning(text, threshold.target, in_words(chosen_on(scores)), threshold.value)
     share, of_split = hp.target_prior, {split: None if weights is None else weights[split] for split in scores}
     reached = {
         split: decisions_at(threshold.value, labels[split], scores[split], weights=of_split[split], target_share=share)

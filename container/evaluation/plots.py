@@ -74,8 +74,6 @@ def _lines(chart: LineChart, axes: Axes) -> None:
         axes.plot(line.x, line.y, label=label, drawstyle=steps, marker="o" if line.dots else None, **style)
         for x, (low, high) in zip(line.x, line.whiskers):
             axes.plot([x, x], [low, high], **style)
-    for name, x in chart.marks:
-        axes.axvline(x, **_DOTTED, label=name)
     for axis, scale in ((axes.xaxis, chart.x), (axes.yaxis, chart.y)):
         axis.set_ticks(scale.ticks, [scale.text(tick) for tick in scale.ticks])
         axis.set_label_text(plot_label(scale.label, _LABEL), parse_math=False)

@@ -11,7 +11,7 @@ from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Te
 from markupsafe import Markup
 from pydantic_core import PydanticUndefined, to_jsonable_python
 
-from container.decision.deciding_rows import OUT_OF_FOLD, in_words
+from container.decision.deciding_rows import chosen_on, in_words
 from container.evaluation import charts
 from container.evaluation.analysis import SplitAnalysis
 from container.evaluation.charts import Bar, LineChart, Series
@@ -75,7 +75,7 @@ def render_report(
         metrics=DECLARED,
         best_f1_threshold=threshold,
         decision=evaluation.decision,
-        deciding=in_words(OUT_OF_FOLD in analyses),
+        deciding=in_words(chosen_on(analyses)),
         curves=[curve_charts(order, kind, labels) for kind in ("roc", "precision_recall")],
         sweep=threshold_chart(main),
         heat_maps=[_heat_map(analysis, labels) for analysis in order if analysis.problem is None],
@@ -115,7 +115,7 @@ def template(package: str, name: str) -> Template:
         lstrip_blocks=True,
     )
     environment.filters.update(
-        percent=charts.percent, metric=_metric, count=_count, number=_number, setting=shown_setting
+        percent=charts.percent, metric=_metric, count=_count, number=_number, setting=shown_setting, where=in_words
     )
     return environment.get_template(name)
 
@@ -206,7 +206,6 @@ def _training(evaluation: EvaluationInput) -> list[LineChart]:
     if not history:
         return []
     best = best_validation(evaluation)
-    marks = [] if best is None else [(f"best, step {best['step']:,}", best["epoch"])]
     x = charts.number_axis("epochs", [entry["epoch"] for entry in history], from_zero=True)
     metrics = sorted({key for entry in history for key in entry if key.startswith("val/") and key != "val/loss"})
     variants = ["focal"] if evaluation.hyperparameters.get("loss") == "focal" else []
@@ -231,7 +230,9 @@ def _training(evaluation: EvaluationInput) -> list[LineChart]:
         shown = [line for line in lines if len(line.x)]
         if shown:
             y = charts.number_axis(label, np.concatenate([line.y for line in shown]), from_zero=not with_mark)
-            drawn.append(LineChart(title, x, y, shown, marks if with_mark else ()))
+            if with_mark and best is not None:
+                shown.append(charts.mark(f"best, step {best['step']:,}", best["epoch"], y))
+            drawn.append(LineChart(title, x, y, shown))
     return drawn
 
 

@@ -1,5 +1,6 @@
 """Say whether a model is better than guessing, by how much and how certainly, and what to do next."""
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -64,27 +65,37 @@ def against_baseline(analysis: SplitAnalysis, split: SplitPredictions) -> dict[s
         found |= {"f1_score": paired_differences(split.labels, flagged, model)["f1_score"]}
     area = analysis.metric("auroc")
     if area is not None and found:
-        low, high = wide_auroc_interval(analysis, area)  # also of a perfect ranking, which no sample varies
+        low, high = auroc_interval_of(analysis, area)  # also of a perfect ranking, which no sample varies
         found["auroc"] = Difference(area - 0.5, (low - 0.5, high - 0.5))
     return found
 
 
-def wide_auroc_interval(analysis: SplitAnalysis, area: float) -> tuple[float, float]:
-    """Return the 95 % interval; without one, with several classes or a perfect ranking, a wider one.
-
-    The variance of a class's AUROC A with n records in the smaller of its two groups is at most A (1 - A) / n. As in
-    the interval of Agresti and Coull (1998) for a share, A is moved towards 0.5 by four records, and is the centre.
-    """
+def auroc_interval_of(analysis: SplitAnalysis, area: float) -> tuple[float, float]:
+    """Return the 95 % interval; without one, with several classes or a perfect ranking, an approximate one."""
     if "auroc" in analysis.intervals:
         return analysis.intervals["auroc"]
-    sizes = np.minimum(analysis.class_counts, analysis.labelled - analysis.class_counts)
-    sizes = sizes[sizes > 0] + 4
-    moved = (area * (sizes - 4) + 2) / sizes
-    reach = 1.96 * float(np.sqrt(moved * (1 - moved) / sizes).mean())
-    return float(moved.mean()) - reach, float(moved.mean()) + reach
+    counts = [int(count) for count in analysis.class_counts if 0 < count < analysis.labelled]
+    pairs = [(count, analysis.labelled - count) for count in counts]
+    return moved_auroc_interval(area, pairs if len(pairs) > 2 else pairs[:1])
 
 
-def expected_auroc_width(area: float, rows: int, others: int) -> float:
+def moved_auroc_interval(area: float, pairs: Sequence[tuple[int, int]]) -> tuple[float, float]:
+    """Return a 95 % interval of the mean AUROC of classes that also suits a perfect ranking, which no sample varies.
+
+    As in the interval of Agresti and Coull (1998) for a share, the AUROC is moved towards 0.5 by four records, and is
+    the centre. The errors of K classes have a correlation of about 1 / (K - 1), because their scores add up to 1.
+
+    Args:
+        pairs: the records of each class, and the others.
+    """
+    rows, classes = sum(min(pair) for pair in pairs), len(pairs)
+    moved = (area * rows + 2) / (rows + 4)
+    widths = [expected_auroc_width(moved, min(pair) + 4 / classes, max(pair)) for pair in pairs]
+    reach = math.sqrt(sum(width**2 for width in widths) / (classes * max(classes - 1, 1))) / 2
+    return min(moved - reach, area), max(moved + reach, area)
+
+
+def expected_auroc_width(area: float, rows: float, others: float) -> float:
     """Return the width of the 95 % interval of an AUROC A with m records of a class and n others, at most 1.
 
     Its variance is (A (1 - A) + (m - 1) (A / (2 - A) - A^2) + (n - 1) (2 A^2 / (1 + A) - A^2)) / (m n) (Hanley and

@@ -69,7 +69,7 @@ def add_companion(hp: Hyperparameters, data: JobData, network: Mapping[str, np.n
 def _blend(hp: Hyperparameters, data: JobData, fitted: Fitted, alone: Combined) -> Combined:
     """Return `alone`, the network, with the companion if it helps, and with the report."""
     network, on = alone.logits, chosen_on(alone.logits)
-    where = in_words(on == OUT_OF_FOLD)
+    where = in_words(on)
     labels = {name: data.splits[name].column("label").to_numpy() for name in network}
     chooses, truth, weight = data.splits[on], labels[on], data.splits[on].weights()
     known = np.flatnonzero((truth >= 0) & (weight > 0) & np.isfinite(network[on]).all(axis=1))

@@ -54,7 +54,7 @@ class Predicted:
 
     def described(self, hp: Hyperparameters) -> str:
         """Return the values for the log."""
-        return hp.monitored_metric.describe(self.values, where=in_words(hp.pools_val))
+        return hp.monitored_metric.describe(self.values, where=in_words(OUT_OF_FOLD if hp.pools_val else "val"))
 
     def out_of_fold(self, hp: Hyperparameters) -> dict[str, np.ndarray]:
         """Return the logits of the rows of train by networks that did not train on them, if they decide."""

@@ -174,7 +174,7 @@ def test_the_report_says_what_the_chosen_threshold_reaches_and_what_calibration_
     softmax = {name: np.full((400, 2), 0.5) for name in made.splits}
     text = Page(report(tmp_path, replace(made, decision=decision, uncalibrated=softmax))).text
     assert "The threshold in use is 0.7, chosen on val for precision>=0.9" in text
-    assert f"On test it gives precision {percent(reached['test']['precision'])}" in text
+    assert f"On test, it gives precision {percent(reached['test']['precision'])}" in text
     assert ("if class 1 has its target share" in text) == (target_share is not None)
     assert "No threshold reaches precision>=0.9 on val" in text
     assert "Brier score" in text

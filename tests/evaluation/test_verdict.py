@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
+from scipy.special import softmax
 
 from container.evaluation.analysis import analyze
+from container.evaluation.curves import placements
 from container.evaluation.data_findings import data_findings
-from container.evaluation.verdict import expected_auroc_width, verdict
+from container.evaluation.verdict import expected_auroc_width, moved_auroc_interval, verdict
 from testing.evaluations import split, two_splits
 
 
@@ -91,3 +93,19 @@ def test_the_width_of_the_interval_is_that_of_samples():
     areas = [np.mean(4 * rng.exponential(size=(12, 1)) > rng.exponential(size=60)) for _ in range(4000)]
     assert np.mean(areas) == pytest.approx(0.8, abs=0.01)
     assert expected_auroc_width(0.8, 12, 60) == pytest.approx(2 * 1.96 * np.std(areas), rel=0.05)
+
+
+@pytest.mark.parametrize("counts", [[30, 30, 30], [6, 7, 13, 26, 38]])
+@pytest.mark.parametrize("strength", [0, 1.5])
+def test_the_interval_of_the_mean_auroc_of_several_classes_is_that_of_samples(counts, strength):
+    rng = np.random.default_rng(0)
+    labels = np.repeat(np.arange(len(counts)), counts)
+    areas = []
+    for _ in range(300):
+        scores = softmax(strength * np.eye(len(counts))[labels] + rng.normal(size=(len(labels), len(counts))), axis=1)
+        areas.append(np.mean([placements(labels == k, scores[:, k])[0].mean() for k in range(len(counts))]))
+    pairs = [(count, len(labels) - count) for count in counts]
+    ends = np.array([moved_auroc_interval(area, pairs) for area in areas])
+    covered = (ends[:, 0] < np.mean(areas)) & (np.mean(areas) < ends[:, 1])
+    assert 0.93 < covered.mean() < 1
+    assert np.mean(ends[:, 1] - ends[:, 0]) < 1.4 * 3.92 * np.std(areas)
