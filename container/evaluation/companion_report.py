@@ -109,13 +109,14 @@ def companion_sentences(report: CompanionReport) -> list[str]:
     return [used, fitted, rest]
 
 
-def metric_titles(report: CompanionReport, class_labels: Sequence[int | str]) -> dict[str, str]:
-    """Return the titles of the metrics of each part, by name."""
+def metric_titles(class_labels: Sequence[int | str], rarer_class: int) -> dict[str, str]:
+    """Return the titles of the metrics of `estimate_metrics`, by name."""
     binary = len(class_labels) == 2
     return {
         "loss": "log loss",
         "auroc": "AUROC",
         "average_precision": "average precision"
-        + (f" of class {class_labels[report.rarer_class]}" if binary else ", mean of classes"),
+        + (f" of class {class_labels[rarer_class]}" if binary else ", mean of classes"),
+        "accuracy": "accuracy",
         "f1_score": f"F1 of class {class_labels[1]} at 0.5" if binary else "F1, mean of classes",
     }

@@ -70,6 +70,7 @@ class Scores:
         decided: records of each most probable class.
         calibration: of the records with a label.
         metrics: of these, by name.
+        rarer: of two classes, the class id whose average precision `metrics` has; None without labels.
     """
 
     rows: Count
@@ -78,6 +79,7 @@ class Scores:
     labelled: Count = 0
     calibration: tuple[ReliabilityBin, ...] = ()
     metrics: Mapping[str, Estimate] | None = None
+    rarer: Count | None = None
 
     @classmethod
     def of(
@@ -86,27 +88,31 @@ class Scores:
         labels: np.ndarray,
         class_labels: Sequence[int | str],
         *,
-        then: Distribution | None = None,
+        then: Self | None = None,
     ) -> Self:
         """Return the facts.
 
         Args:
             probabilities: [N, K]
             labels: class ids; negative without a label. [N]
-            then: the scores whose bins are used; None: bins of about equal counts.
+            then: whose bins and rarer class are used; None: bins of about equal counts, and the rarer of `labels`.
         """
         values = NumericSummary()
         values.add((probabilities[:, 1] if len(class_labels) == 2 else probabilities.max(axis=1)).astype(np.float64))
         known = labels >= 0
+        counts = np.bincount(labels[known], minlength=len(class_labels))
+        rarer = None if then is None else then.rarer
+        rarer = int(counts.argmin()) if rarer is None and known.any() else rarer
         decided = np.bincount(probabilities.argmax(axis=1), minlength=len(class_labels)).tolist()
         logits = np.log(np.maximum(probabilities, np.finfo(np.float64).tiny))
         return cls(
             rows=len(labels),
-            scores=Distribution.of(values) if then is None else then.like(values),
+            scores=Distribution.of(values) if then is None else then.scores.like(values),
             decided=labelled(class_labels, decided),
             labelled=int(known.sum()),
             calibration=calibrate(labels[known], probabilities[known]).bins if known.any() else (),
-            metrics=estimate_metrics(labels, logits, seed=0) if known.any() else None,
+            metrics=estimate_metrics(labels, logits, seed=0, rarer=rarer) if known.any() else None,
+            rarer=rarer,
         )
 
 

@@ -15,7 +15,7 @@ from container.monitoring.captured import RecordFiles
 from container.monitoring.checks import Current
 from container.monitoring.drift import tell_apart
 from container.monitoring.profile import RecordProfile
-from container.preprocessing.distributions import Distribution, labelled
+from container.preprocessing.distributions import labelled
 from container.preprocessing.labels import UNLABELLED, LabelMap
 from container.preprocessing.risk_tables import fold_of
 from container.serving.predictor import Predictor
@@ -142,7 +142,7 @@ def observe(
     collected = collect(records.tables(scratch), profile, labels, sample_rows=sample_rows)
     _check_found(profile, records, labels)
     sampled, codes = prepared(predictor, collected.every, sample_rows)
-    texts, then = sampled_texts(sampled, predictor.preprocessor), baseline.scores.scores
+    texts, then = sampled_texts(sampled, predictor.preprocessor), baseline.scores
     scores = labelled_scores = score(predictor, sampled, codes, then)
     if collected.counts is not None and not (codes >= 0).all():
         labelled_scores = score(predictor, *prepared(predictor, collected.known, sample_rows), then)
@@ -182,7 +182,7 @@ def prepared(predictor: Predictor, sample: RowSample, most: int) -> tuple[Record
     return records, codes
 
 
-def score(predictor: Predictor, records: RecordArrays, codes: np.ndarray, then: Distribution | None = None) -> Scores:
+def score(predictor: Predictor, records: RecordArrays, codes: np.ndarray, then: Scores | None = None) -> Scores:
     """Return what the model predicts for prepared records with class ids. [N]"""
     rows = range(len(records.row))
     probabilities = predictor.compute([records] * len(rows), rows)

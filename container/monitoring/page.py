@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from container.evaluation.charts import LineChart, Series, number_axis, share_axis
+from container.evaluation.companion_report import metric_titles
 from container.evaluation.report import template
 from container.monitoring.baseline import Baseline, Scores
 from container.monitoring.checks import Check, Current
@@ -22,9 +23,11 @@ def render_page(
 ) -> str:
     """Return the page's HTML, with everything that comes from data escaped."""
     moved = [f"{check.subject}: {check.what}" for check in checks[:_LINES]]
+    titles = metric_titles([*baseline.table.labels], baseline.scores.rarer or 0)
+    shown = {name: titles[name] for name in ("auroc", "accuracy", "average_precision")}
     charts = [
-        _trend("Distances", "distance from the baseline", runs, "distances", moved),
-        _trend("Metrics", "metric on labelled records", runs, "metrics", ["auroc", "accuracy", "average_precision"]),
+        _trend("Distances", "distance from the baseline", runs, "distances", dict(zip(moved, moved))),
+        _trend("Metrics", "metric on labelled records", runs, "metrics", shown),
         _calibration(baseline.scores, current.labelled),
     ]
     metrics = {} if current.labelled is None else current.labelled.metrics or {}
@@ -32,20 +35,20 @@ def render_page(
         facts=facts,
         checks=checks,
         charts=[chart for chart in charts if chart is not None],
-        metrics=[(name, (baseline.scores.metrics or {}).get(name), now) for name, now in metrics.items()],
+        metrics=[(titles[name], (baseline.scores.metrics or {}).get(name), now) for name, now in metrics.items()],
         runs=runs[-20:][::-1],
         baseline=baseline,
     )
 
 
 def _trend(
-    title: str, label: str, runs: Sequence[Mapping[str, Any]], key: str, names: Sequence[str]
+    title: str, label: str, runs: Sequence[Mapping[str, Any]], key: str, titles: Mapping[str, str]
 ) -> LineChart | None:
     lines = []
-    for name, style in zip(names, _STYLES):
+    for (name, shown), style in zip(titles.items(), _STYLES):
         points = [(i, run[key][name]) for i, run in enumerate(runs, start=1) if run[key].get(name) is not None]
         if points:
-            lines.append(Series(name, [x for x, _ in points], [y for _, y in points], style, dots=True))
+            lines.append(Series(shown, [x for x, _ in points], [y for _, y in points], style, dots=True))
     if len(runs) < 2 or not lines:
         return None
     y = number_axis(label, [value for line in lines for value in line.y], from_zero=True)

@@ -9,7 +9,7 @@ from container.evaluation.companion_report import CompanionReport
 from container.evaluation.evaluate import write_evaluation
 from testing.evaluations import two_splits
 
-ESTIMATES = {name: Estimate(0.5, 0.01) for name in ("loss", "auroc", "average_precision", "f1_score")}
+ESTIMATES = {name: Estimate(0.5, 0.01) for name in ("loss", "auroc", "average_precision", "accuracy", "f1_score")}
 KEPT = CompanionReport(
     kept=True,
     factors=(0.7, 0.4),
