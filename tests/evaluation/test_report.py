@@ -361,7 +361,7 @@ def test_a_page_says_that_class_weights_are_undone(tmp_path):
     uncalibrated = {name: each.probabilities for name, each in made.splits.items()}
     page = Page(report(tmp_path, replace(made, uncalibrated=uncalibrated)))
     assert "fitted on val (100 records)" in page.text
-    assert "In addition, the effect of class_weights is removed from the probabilities." in page.text
+    assert "optimistic there. In addition, the effect of class_weights is removed from the probabilities." in page.text
 
 
 def test_a_page_names_what_was_chosen_out_of_fold(tmp_path):
