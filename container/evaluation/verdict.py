@@ -67,7 +67,16 @@ def against_baseline(analysis: SplitAnalysis, split: SplitPredictions) -> dict[s
     if area is not None and found:
         low, high = auroc_interval_of(analysis, area)  # also of a perfect ranking, which no sample varies
         found["auroc"] = Difference(area - 0.5, (low - 0.5, high - 0.5))
-    return found
+    return {name: _in_range(name, each, analysis.baselines[name] or 0.0) for name, each in found.items()}
+
+
+def _in_range(name: str, difference: Difference, baseline: float) -> Difference:
+    """Return the difference with an interval in which the metric is at least 0 and, except a loss, at most 1."""
+    if difference.interval is None:
+        return difference
+    highest = math.inf if DECLARED[name].minimizes else 1 - baseline
+    low, high = difference.interval
+    return Difference(difference.value, (max(low, -baseline), min(high, highest)))
 
 
 def auroc_interval_of(analysis: SplitAnalysis, area: float) -> tuple[float, float]:

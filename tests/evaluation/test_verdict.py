@@ -1,5 +1,7 @@
 """The first findings of the report: is the model better than guessing; and what the data lacks."""
 
+import re
+
 import numpy as np
 import pytest
 from scipy.special import softmax
@@ -52,6 +54,19 @@ def test_a_perfect_model_is_not_doubted_in_a_metric_without_an_interval():
     predictions.probabilities[:] = np.where(predictions.labels[:, None] == [0, 1], 0.99, 0.01)
     first, *_ = found(predictions, [0, 1])
     assert "not shown" not in first.text
+
+
+@pytest.mark.parametrize("labels", [[0, 1], ["a", "b", "c"]])
+def test_no_interval_of_the_verdict_has_a_metric_above_one(labels):
+    predictions = split("test", 60, labels=labels)
+    scores = 3 * np.eye(len(labels))[predictions.labels] + np.random.default_rng(0).normal(size=(60, len(labels)))
+    predictions.probabilities[:] = softmax(scores, axis=1)
+    first, *_ = found(predictions, labels)
+    shares = re.findall(
+        r"(?:AUROC|precision|F1|Accuracy) [0-9.]+ against ([0-9.]+) \(\S+, 95% CI \S+ to (\S+)\)", first.text
+    )
+    assert len(shares) == 4
+    assert max(float(baseline) + float(high) for baseline, high in shares) == pytest.approx(1, abs=0.001)
 
 
 def test_a_perfect_ranking_of_one_record_of_a_class_is_not_shown_to_be_better_than_guessing():
