@@ -87,6 +87,10 @@ NUMBERS = _when(
     lambda hp: hp.architecture.uses_table and (hp.tab_field_list or hp.date_field_list),
     otherwise="no number enters the model",
 )
+NUMBERS_OR_WEIGHT = _when(
+    lambda hp: hp.weight_name or NUMBERS.holds(hp, ()),
+    otherwise="no number enters the model, and there is no weight_name",
+)
 CATEGORIES = _when(
     lambda hp: hp.architecture.uses_table and hp.encoded_categories, otherwise="no category enters the model"
 )

@@ -166,7 +166,7 @@ def _check_columns(hp: Hyperparameters) -> None:
     for name, columns, known in (
         ("categorical_features_to_encode", hp.categorical_features_to_encode, "cat_field_list"),
         ("imputation_dict", hp.imputation_dict, "tab_field_list"),
-        ("number_format", hp.number_format, "tab_field_list"),
+        ("number_format", set(hp.number_format) - {hp.weight_name}, "tab_field_list"),
         ("date_format", hp.date_format, "date_field_list"),
         ("risk_tables", hp.risk_tables, "cat_field_list"),
         ("category_part", hp.category_part, "cat_field_list"),

@@ -92,7 +92,7 @@ def fit_preprocessing(
         ),
         dates=statistics.dates,
         category_part={name: hp.category_part[name] for name in columns.categorical if name in hp.category_part},
-        number_format={name: hp.number_format[name] for name in columns.numeric if name in hp.number_format},
+        number_format={name: hp.number_format[name] for name in columns.scanned if name in hp.number_format},
         number_units=statistics.units or None,
         null_values=statistics.missing,
         class_labels=labels.labels,

@@ -42,7 +42,7 @@ class Rules:
         subtracted: by numeric column, what is subtracted before its numbers become float32, where that is needed.
         category_kinds: by categorical column, how texts are read; None in a model of an older version.
         category_part: by categorical column, the part of a value that is its category, if it is not all.
-        number_format: notation of numeric columns that are not written as 1234.5.
+        number_format: notation of numeric columns and of the weight, if they are not written as 1234.5.
         number_units: their currency or percent sign, "" for none; None in a model of an older version: any.
         null_values: words in lower case for a missing number or date, besides the usual ones.
         dates: by date column, how it is written; its parts are numeric columns (`date_inputs`).
@@ -81,7 +81,7 @@ class Rules:
             raise ValueError("text_fields has a step between dialogue_chunker and tokenizer")
         for name in ("embedded_categories", "category_part", "missing_indicators", "subtracted", "number_format"):
             columns = "categorical_columns" if "categor" in name else "numeric_columns"
-            if unknown := set(getattr(self, name)) - set(getattr(self, columns)):
+            if unknown := set(getattr(self, name)) - {*getattr(self, columns), self.weight_name}:
                 raise ValueError(f"{columns} lacks {sorted(unknown)}, which {name} names")
         if unknown := set(self._date_of_part) - set(self.numeric_columns):
             raise ValueError(f"numeric_columns lacks {sorted(unknown)}, the parts of dates")

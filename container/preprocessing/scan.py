@@ -159,7 +159,7 @@ class SplitStatistics:
             self.unlabelled_rows.append(origin.row(index))
         np.add.at(self.totals, (folds[labelled], label_index[labelled]), 1)
         if name := self.columns.weight_name:
-            weights = read_weights(table[name], name, origin=origin)[labelled]
+            weights = read_weights(table[name], name, origin=origin, written=self.number_format.get(name))[labelled]
             np.add.at(self.weights, label_index[labelled], weights)
             self.without_weight += int(np.count_nonzero(weights == 0))
         counted = labelled if self.is_train else np.ones(len(labelled), bool)

@@ -133,7 +133,8 @@ class Preprocessor:
             columns["raw_label"] = contiguous(table[fitted.label_name])
         columns["label"] = pa.array(label)
         if (name := fitted.weight_name) and name in table.column_names:
-            columns["weight"] = pa.array(read_weights(table[name], name, origin=origin).astype(np.float32))
+            weights = read_weights(table[name], name, origin=origin, written=fitted.number_format.get(name))
+            columns["weight"] = pa.array(weights.astype(np.float32))
         if units is not rows:
             columns["group"] = pa.array(units)
         columns["tabular"] = _fixed_size_lists(tabular)

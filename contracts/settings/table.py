@@ -32,10 +32,11 @@ class TableSettings(Settings):
     the same rows.
     """
 
-    number_format: dict[str, NumberFormat] = declare({}, scope="prepare", needs=(conditions.NUMBERS,))
-    """Notation of the texts of a numeric column: 1,234.5 = a decimal point and commas, 1.234,5 = a decimal comma and
-    points. Both may have blanks or apostrophes between thousands, one currency, a percent sign (12 % is 12), and
-    brackets for a negative number. A model reads the texts of requests in the same way; a number of JSON is itself.
+    number_format: dict[str, NumberFormat] = declare({}, scope="prepare", needs=(conditions.NUMBERS_OR_WEIGHT,))
+    """Notation of the texts of a numeric column or of weight_name: 1,234.5 = a decimal point and commas, 1.234,5 = a
+    decimal comma and points. Both may have blanks or apostrophes between thousands, one currency, a percent sign (12 %
+    is 12), and brackets for a negative number. A model reads the texts of requests in the same way; a number of JSON is
+    itself.
     """
 
     date_format: dict[str, DateFormat] = declare({}, scope="prepare", needs=(conditions.READS_TABLE,))

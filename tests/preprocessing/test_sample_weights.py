@@ -103,6 +103,11 @@ def test_what_is_no_weight_is_an_error_with_its_row_and_the_fix(tmp_path: Path, 
     assert error.value.fix.startswith("Write 0 or a positive number such as 1.5 in every row")
 
 
+def test_number_format_reads_weights_with_a_decimal_comma(tmp_path: Path) -> None:
+    data, _ = prepared(tmp_path, ["0,5", "2,25"] * 20, number_format={"w": "1.234,5"})
+    assert PreparedSplit(data.split("train"), roles=["text"]).weights().tolist() == [0.5, 2.25] * 20
+
+
 def test_labelled_rows_without_any_weight_are_an_error(tmp_path: Path) -> None:
     with pytest.raises(ContractError, match="channel train, column 'w': the weight of every labelled row is 0"):
         prepared(tmp_path, [0] * 40)
