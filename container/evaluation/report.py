@@ -186,7 +186,7 @@ def _importances(explanation: Explanation | None) -> list[Markup]:
     shown = explanation.columns[:SHOWN_COLUMNS]
     hidden = len(explanation.columns) - len(shown)
     more = f" The table lists {hidden} more columns." if hidden else ""
-    styles = {"text": "c1", "numeric": "c2", "date": "c2", "categorical": "c3", "modality": "strong"}
+    styles = {"text": "c1", "numeric": "c2", "date": "c4", "categorical": "c3", "modality": "strong"}
     drawn = []
     for title, entries, note in (
         ("Columns, shuffled", shown, f"Whiskers: standard deviation over the shuffles.{more}"),

@@ -12,7 +12,7 @@ from container.decision.decision import ClassRatios, Decision, PriorShift, Thres
 from container.evaluation.charts import number_axis, percent
 from container.evaluation.choose_threshold import decisions_at
 from container.evaluation.evaluate import write_evaluation
-from container.evaluation.evaluation_input import EvaluationInput
+from container.evaluation.evaluation_input import EvaluationInput, Explanation, Importance
 from container.evaluation.examples import ConfidentError, Examples
 from container.evaluation.predictions import SplitPredictions
 from container.evaluation.slices import slices
@@ -326,6 +326,15 @@ def test_weighted_metrics_are_beside_the_others(tmp_path):
     text = report(tmp_path, replace(made, splits={**made.splits, "test": weighted}))
     assert "<th>test,<br>weighted</th>" in text
     assert "<th>val,<br>weighted</th>" not in text
+
+
+def test_each_kind_of_column_has_its_own_colour_in_the_importance(tmp_path):
+    kinds = ("text", "numeric", "date", "categorical")
+    columns = tuple(Importance(kind, kind, 0.1, 0.01) for kind in kinds)
+    explanation = Explanation("auroc", 0.9, 400, 3, 1.0, columns=columns, split="test")
+    markup = report(tmp_path, replace(two_splits(), explanation=explanation))
+    (legend,) = re.findall(r"Columns, shuffled</h3><ul.*?</ul>", markup)
+    assert len(set(re.findall(r'class="(swatch [^"]*)"', legend))) == len(kinds)
 
 
 def test_a_small_split_is_called_small(tmp_path):
