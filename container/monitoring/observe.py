@@ -162,7 +162,11 @@ def _check_found(profile: RecordProfile, records: RecordFiles, labels: Labels) -
     if not profile.rows:
         left_out = f"; left out: {records.causes}" if records.causes else ""
         left_out += f"; {records.earlier:,} are older than WINDOW_HOURS" if records.earlier else ""
-        raise ContractError(f"{records.folder}: has no records to compare{left_out}", "Provide captured requests.")
+        raise ContractError(
+            f"{records.folder}: has no records to compare{left_out}",
+            "Provide captured requests, or tables with columns of the model. `python -m container convert` makes one "
+            "of a file with another delimiter or encoding.",
+        )
     if labels.codes and not labels.matched:
         raise ContractError(
             f"labels: none of the {len(labels.codes):,} ids, such as {shown(next(iter(labels.codes)))}, is the "

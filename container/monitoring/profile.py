@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from container.preprocessing.distributions import Categories, steady_numbers
 from container.preprocessing.fitted import FittedPreprocessing
 from container.preprocessing.numeric_summary import NumericSummary
+from container.preprocessing.risk_tables import MISSING
 from container.tables.dates import date_columns
 from container.tables.records import check_single_values
 from container.tables.table_file import Origin
@@ -47,7 +48,7 @@ class RecordProfile:
         self.numbers = {name: NumericSummary(**limit) for name in steady_numbers(fitted)}
         self.categories: dict[str, Counter[str]] = {name: Counter() for name in fitted.categorical_columns}
         self._known = known and {
-            name: pa.array([*{*known[name].counts, *fitted.risk_tables[name].risk}], pa.string())
+            name: pa.array([*{*known[name].counts, *fitted.risk_tables[name].risk, MISSING}], pa.string())
             for name in fitted.categorical_columns
             if name in known
         }
