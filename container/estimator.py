@@ -208,6 +208,9 @@ class TextTableClassifier(ClassifierMixin, BaseEstimator):
     def _run_job(self, table: pd.DataFrame, label: str, settings: Mapping[str, Any]) -> None:
         """Make the job and run it; its settings are those that init writes, with the user's."""
         options: list[str] = []
+        if weight := settings.get("weight_name"):  # no input of the model
+            ignored = settings.get("ignore") or []
+            settings = {**settings, "ignore": [*([ignored] if isinstance(ignored, str) else ignored), weight]}
         for name in _OPTIONS:
             if (value := settings.get(name)) is not None:
                 options += [f"--{name.replace('_', '-')}", *([value] if isinstance(value, str) else map(str, value))]

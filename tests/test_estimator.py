@@ -158,6 +158,15 @@ def test_a_model_is_saved_loaded_pickled_shown_and_explained(fitted, tmp_path):
     assert not hasattr(clone(fitted), "classes_")
 
 
+@pytest.mark.slow
+def test_the_column_of_the_weights_is_no_input_of_the_model():
+    table, late = records()
+    settings = {**TINY, "max_epochs": 1, "ignore": "note", "weight_name": "weight"}
+    model = TextTableClassifier(verbose=False, settings=settings).fit(table.assign(weight=np.arange(300) % 3), late)
+    assert "test/weighted/auroc" in model.metrics_
+    assert model.predict(table).shape == (300,)
+
+
 @pytest.mark.long
 def test_cross_validation_and_pipelines_work():
     table, late = records()
