@@ -1,5 +1,6 @@
 """Find the earlier model from whose weights a job starts, and check that it fits the job."""
 
+import logging
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,8 @@ from contracts.input_files import exists, read_object
 from contracts.model_classes import FROM_SCRATCH, model_class
 from contracts.paths import JobPaths
 from contracts.steps import ARCHIVED_MODEL
+
+logger = logging.getLogger(__name__)
 
 _FIX = "Name the folder of a completed training job, its model/ or its model.tar.gz."
 _OF_FILES = ("vocab_size", "_name_or_path", "transformers_version", "torch_dtype", "dtype")  # no sizes of the encoder
@@ -64,6 +67,16 @@ def check_settings(initial: InitialModel, hp: Hyperparameters) -> None:
         raise ContractError(
             f"initial_model: {initial.source} is a {earlier}, and model_class is {hp.architecture.name}",
             f"Set model_class to {earlier}, or train without the initial model.",
+        )
+
+
+def warn_of_val(initial: InitialModel) -> None:
+    """Warn if the earlier model trained on its val: where the job has these rows in val, it knows them."""
+    if _settings(initial).get("choose_on") == "out_of_fold":
+        logger.warning(
+            "initial model %s: it trained on rows of its val too (choose_on is out_of_fold). Where val has these "
+            "rows, its figures are too good, and so is what they choose; test is not affected",
+            initial.source,
         )
 
 

@@ -28,7 +28,7 @@ from container.job.hosts.control import Control
 from container.job.hosts.gpus import count_gpus
 from container.job.hosts.network import check_interfaces
 from container.job.hosts.topology import Topology
-from container.job.initial_model import check_encoders, check_settings, find_initial_model
+from container.job.initial_model import check_encoders, check_settings, find_initial_model, warn_of_val
 from container.job.job import InitialModel, Job, JobKind, Member, Scratch
 from container.job.launch.run_queue import NETWORKS, Shares, show_curves
 from container.job.launch.workers import JobStopHandler, Workers
@@ -233,6 +233,7 @@ def _resolve(
     plan = _Plan(paths, given_settings, hp, hosts, num_gpus, initial=initial)
     if initial is not None:
         check_settings(initial, hp)
+        warn_of_val(initial)
     if host.topology.leads and os.environ.get(TRAINING_JOB):
         _warn_about_interruptions(paths, plan.hp)
     check_channels(paths, host.topology)

@@ -1,5 +1,6 @@
 """Training from the weights of an earlier model: whole jobs, and what is refused."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -8,7 +9,7 @@ from typing import Any
 import pytest
 
 from container.job import supervisor
-from container.job.initial_model import check_settings, find_initial_model
+from container.job.initial_model import check_settings, find_initial_model, warn_of_val
 from container.steps.archives import write_archive
 from contracts.errors import ContractError
 from contracts.hyperparameter_files import parse_hyperparameters, read_settings
@@ -79,6 +80,18 @@ def test_another_model_class_is_an_error_that_names_both(tmp_path: Path) -> None
         check_settings(initial, hyperparameters())
     with pytest.raises(ContractError, match="ensemble trains several networks"):
         check_settings(initial, hyperparameters(ensemble=3))
+
+
+@pytest.mark.parametrize(("choose_on", "warned"), [("out_of_fold", True), ("val", False)])
+def test_a_model_that_trained_on_its_val_is_named(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, choose_on: str, warned: bool
+) -> None:
+    model_folder(tmp_path)
+    (tmp_path / "model" / "hyperparameters.json").write_text(json.dumps({"choose_on": choose_on}))
+    initial = find_initial_model(JobPaths(tmp_path / "new"), tmp_path, scratch=tmp_path)
+    assert initial is not None
+    warn_of_val(initial)
+    assert ("it trained on rows of its val too" in caplog.text) == warned
 
 
 def test_a_preset_trains_one_network_on_a_small_table_from_an_initial_model(tmp_path: Path) -> None:
