@@ -57,7 +57,9 @@ def table(versions: Sequence[Version], *, group: str, in_service: int | None, se
         numbers = [_rounded(version.properties.get(name, "-")) for name in ("metric_value", "metric_interval_95")]
         count, commit, data = (version.properties.get(name, "-") for name in ("training_rows", "commit", "data_key"))
         rows.append([number, version.created[:10], approval, *numbers, count, commit[:7], _end(data)])
-    where = f"* {service} has version {in_service}." if in_service is not None else f"{service} has no version."
+    where = (
+        f"* {service} has version {in_service}." if in_service is not None else f"{service}: no version is in service."
+    )
     reasons = [f"{version.number}: {version.reason}" for version in versions if version.reason]
     return "\n".join([*aligned(rows), *reasons, where])
 

@@ -291,7 +291,7 @@ def test_a_package_that_answers_otherwise_is_not_put_into_service_here(story, op
     check.write_text(kept)
     assert code == 1
     assert err.startswith("version 2: answers the sample request (application/json) differently: .predictions[0]")
-    assert "has no version" in operate("versions")[1]
+    assert ": no version is in service." in operate("versions")[1]
 
 
 @pytest.fixture
