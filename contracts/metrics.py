@@ -20,7 +20,7 @@ class Metric:
         ratio: from the records of a class that are decided as it, its records, and the records that are decided as it,
             to a numerator and a denominator; numbers or arrays over the classes.
         pooled: divide the sums over the classes, instead of averaging the ratios of the classes (macro).
-        interval: of the value: DeLong's, of two classes, or Wilson's, of a share of the records.
+        interval: of the value: DeLong's (of several classes: Hanley and McNeil's), or Wilson's, of a share of records.
         compared: with a baseline and with other models, by an interval of the paired difference.
     """
 

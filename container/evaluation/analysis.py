@@ -17,6 +17,7 @@ from container.evaluation.curves import (
     auroc_interval,
     confusion_at,
     mean_curve,
+    moved_auroc_interval,
     precision_recall,
     rank,
     ratio,
@@ -325,7 +326,9 @@ def _intervals(metrics: MetricValues, labels: np.ndarray, probabilities: np.ndar
     intervals = {}
     for name, metric in DECLARED.items():
         value = metrics.values[name]
-        if metric.interval == "DeLong" and probabilities.shape[1] == 2:
+        if metric.interval == "DeLong" and probabilities.shape[1] > 2 and value is not None:
+            intervals[name] = moved_auroc_interval(value, np.bincount(labels))
+        elif metric.interval == "DeLong" and probabilities.shape[1] == 2:
             if (interval := auroc_interval(labels == 1, probabilities[:, 1])) is not None:
                 intervals[name] = interval
         elif metric.interval == "Wilson" and value is not None:

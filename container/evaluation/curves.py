@@ -4,6 +4,7 @@ One sort per class (`rank`) is enough, so that a million records take a fraction
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -193,6 +194,37 @@ def auroc_interval(is_class: np.ndarray, scores: np.ndarray) -> tuple[float, flo
     reach = NORMAL_95 * math.sqrt(variance) / (area * (1 - area))
     center = math.log(area / (1 - area))
     return 1 / (1 + math.exp(-(center - reach))), 1 / (1 + math.exp(-(center + reach)))
+
+
+def moved_auroc_interval(area: float, counts: Sequence[int] | np.ndarray) -> tuple[float, float]:
+    """Return a 95 % interval of the mean AUROC of classes that also suits a perfect ranking, which no sample varies.
+
+    As in the interval of Agresti and Coull (1998) for a share, the AUROC is moved towards 0.5 by four records, and is
+    the centre. The errors of K classes have a correlation of about 1 / (K - 1), because their scores add up to 1.
+
+    Args:
+        counts: records of each class, at least two of which have some. [K]
+    """
+    total = int(sum(counts))
+    occur = [int(count) for count in counts if count]
+    compared = occur if len(occur) > 2 else occur[:1]  # two classes have one AUROC
+    pairs = [sorted((count, total - count)) for count in compared]
+    rows = sum(fewer for fewer, _ in pairs)
+    moved = (area * rows + 2) / (rows + 4)
+    widths = [expected_auroc_width(moved, fewer + 4 / len(pairs), more) for fewer, more in pairs]
+    reach = math.sqrt(sum(width**2 for width in widths) / (len(pairs) * max(len(pairs) - 1, 1))) / 2
+    return max(0.0, min(moved - reach, area)), min(1.0, max(moved + reach, area))
+
+
+def expected_auroc_width(area: float, rows: float, others: float) -> float:
+    """Return the width of the 95 % interval of an AUROC A with m records of a class and n others, at most 1.
+
+    Its variance is (A (1 - A) + (m - 1) (A / (2 - A) - A^2) + (n - 1) (2 A^2 / (1 + A) - A^2)) / (m n) (Hanley and
+    McNeil, 1982, The meaning and use of the area under a ROC curve).
+    """
+    of_rows, of_others = area / (2 - area) - area**2, 2 * area**2 / (1 + area) - area**2
+    variance = (area * (1 - area) + (rows - 1) * of_rows + (others - 1) * of_others) / (rows * others)
+    return min(1.0, 2 * NORMAL_95 * math.sqrt(variance))
 
 
 def placements(is_class: np.ndarray, scores: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

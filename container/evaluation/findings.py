@@ -12,11 +12,12 @@ from container.evaluation.analysis import SplitAnalysis
 from container.evaluation.bootstrap import Scores, paired_differences
 from container.evaluation.charts import percent
 from container.evaluation.companion_report import MODEL_IS_THE_TREES, CompanionReport
+from container.evaluation.curves import moved_auroc_interval
 from container.evaluation.data_findings import FEW_RECORDS, Finding, data_findings, listed
 from container.evaluation.evaluation_input import EvaluationInput, Explanation, Importance, VariantReport
 from container.evaluation.metrics import decided_classes
 from container.evaluation.predictions import SplitPredictions
-from container.evaluation.verdict import NAMED, auroc_interval_of, moved_auroc_interval, verdict
+from container.evaluation.verdict import NAMED, auroc_interval_of, verdict
 from contracts.metrics import DECLARED
 from contracts.monitored_metric import MonitoredMetric
 from contracts.presets import SMALL
@@ -262,7 +263,7 @@ def _least(explanation: Explanation, analyses: Mapping[str, SplitAnalysis]) -> f
     """Return the lower end of the metric's 95 % interval on the explained records."""
     counts = analyses[explanation.split].class_counts
     fewer = min(explanation.records // 2, counts.min()) if len(counts) == 2 else explanation.records // 2
-    return moved_auroc_interval(explanation.base or 0.5, [(fewer, explanation.records - fewer)])[0]
+    return moved_auroc_interval(explanation.base or 0.5, [fewer, explanation.records - fewer])[0]
 
 
 def _guesses(explanation: Explanation, without: Importance) -> bool:

@@ -25,7 +25,7 @@ from container.evaluation.findings import (
     headline_split,
     metric_key,
 )
-from container.evaluation.tuning_report import TuningSection, shown_setting, standard_error, tuning_section
+from container.evaluation.tuning_report import shown_setting, standard_error, tuning_section
 from contracts.hyperparameters import Hyperparameters
 from contracts.metrics import DECLARED
 
@@ -89,7 +89,7 @@ def render_report(
         explained=evaluation.explained,
         explanation=evaluation.explanation,
         importances=_importances(evaluation.explanation),
-        tuning=None if evaluation.tuning is None else _search(evaluation, analyses["val"]),
+        tuning=evaluation.tuning and tuning_section(evaluation.tuning, error=standard_error(evaluation)),
         training=_training(evaluation),
         best=best_validation(evaluation),
         metric_key=metric_key(evaluation),
@@ -97,11 +97,6 @@ def render_report(
         changed=_changed(evaluation.data_summary["splits"]),
         settings=_settings(evaluation.hyperparameters),
     )
-
-
-def _search(evaluation: EvaluationInput, val: SplitAnalysis) -> TuningSection:
-    assert evaluation.tuning is not None
-    return tuning_section(evaluation.tuning, error=standard_error(evaluation, val.intervals))
 
 
 @functools.cache

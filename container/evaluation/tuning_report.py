@@ -17,7 +17,6 @@ from container.evaluation.evaluation_input import EvaluationInput
 from contracts.spelling import shorten
 
 _MOST_SLICES = 8
-_INTERVAL = 2 * 1.96  # standard errors in the width of a 95 % interval
 _MODELS = {
     "average": "the average of their probabilities",
     "distill": "one more network, trained on their probabilities,",
@@ -58,17 +57,10 @@ def tuning_section(summary: Mapping[str, Any], *, error: float | None) -> Tuning
     return TuningSection(_sentences(summary, error), drawn, names, trials)
 
 
-def standard_error(evaluation: EvaluationInput, intervals: Mapping[str, tuple[float, float]]) -> float | None:
-    """Return the standard error of the search's metric for the sampling of val; None for a metric without an estimate.
-
-    Args:
-        intervals: 95 % intervals of metrics on val, by name.
-    """
+def standard_error(evaluation: EvaluationInput) -> float | None:
+    """Return the standard error of the search's metric for the sampling of val; None without an estimate."""
     assert evaluation.tuning is not None
     name, val = evaluation.tuning["metric"].removeprefix("val/"), evaluation.splits["val"]
-    if name in intervals:
-        low, high = intervals[name]
-        return (high - low) / _INTERVAL
     weighted = name == "loss" and any(weight != 1 for weight in evaluation.class_weights or ())
     if weighted or (name == "average_precision" and len(evaluation.class_labels) == 2):
         return None  # the bootstrap has no weights, and of two classes it takes the rarer one

@@ -7,6 +7,7 @@ import numpy as np
 
 from container.evaluation.analysis import SplitAnalysis
 from container.evaluation.bootstrap import Difference, Scores, paired_differences
+from container.evaluation.curves import moved_auroc_interval
 from container.evaluation.data_findings import Finding, listed
 from container.evaluation.metrics import decided_classes
 from container.evaluation.predictions import SplitPredictions
@@ -65,7 +66,7 @@ def against_baseline(analysis: SplitAnalysis, split: SplitPredictions) -> dict[s
         found |= {"f1_score": paired_differences(split.labels, flagged, model)["f1_score"]}
     area = analysis.metric("auroc")
     if area is not None and found:
-        low, high = auroc_interval_of(analysis, area)  # also of a perfect ranking, which no sample varies
+        low, high = auroc_interval_of(analysis, area)
         found["auroc"] = Difference(area - 0.5, (low - 0.5, high - 0.5))
     return {name: _in_range(name, each, analysis.baselines[name] or 0.0) for name, each in found.items()}
 
@@ -80,39 +81,8 @@ def _in_range(name: str, difference: Difference, baseline: float) -> Difference:
 
 
 def auroc_interval_of(analysis: SplitAnalysis, area: float) -> tuple[float, float]:
-    """Return the 95 % interval; without one, with several classes or a perfect ranking, an approximate one."""
-    if "auroc" in analysis.intervals:
-        return analysis.intervals["auroc"]
-    counts = [int(count) for count in analysis.class_counts if 0 < count < analysis.labelled]
-    pairs = [(count, analysis.labelled - count) for count in counts]
-    return moved_auroc_interval(area, pairs if len(pairs) > 2 else pairs[:1])
-
-
-def moved_auroc_interval(area: float, pairs: Sequence[tuple[int, int]]) -> tuple[float, float]:
-    """Return a 95 % interval of the mean AUROC of classes that also suits a perfect ranking, which no sample varies.
-
-    As in the interval of Agresti and Coull (1998) for a share, the AUROC is moved towards 0.5 by four records, and is
-    the centre. The errors of K classes have a correlation of about 1 / (K - 1), because their scores add up to 1.
-
-    Args:
-        pairs: the records of each class, and the others.
-    """
-    rows, classes = sum(min(pair) for pair in pairs), len(pairs)
-    moved = (area * rows + 2) / (rows + 4)
-    widths = [expected_auroc_width(moved, min(pair) + 4 / classes, max(pair)) for pair in pairs]
-    reach = math.sqrt(sum(width**2 for width in widths) / (classes * max(classes - 1, 1))) / 2
-    return min(moved - reach, area), max(moved + reach, area)
-
-
-def expected_auroc_width(area: float, rows: float, others: float) -> float:
-    """Return the width of the 95 % interval of an AUROC A with m records of a class and n others, at most 1.
-
-    Its variance is (A (1 - A) + (m - 1) (A / (2 - A) - A^2) + (n - 1) (2 A^2 / (1 + A) - A^2)) / (m n) (Hanley and
-    McNeil, 1982, The meaning and use of the area under a ROC curve).
-    """
-    of_rows, of_others = area / (2 - area) - area**2, 2 * area**2 / (1 + area) - area**2
-    variance = (area * (1 - area) + (rows - 1) * of_rows + (others - 1) * of_others) / (rows * others)
-    return min(1.0, 2 * 1.96 * float(np.sqrt(variance)))
+    """Return the 95 % interval, also of a perfect ranking."""
+    return analysis.intervals.get("auroc") or moved_auroc_interval(area, analysis.class_counts)
 
 
 def _fact(analysis: SplitAnalysis, name: str, difference: Difference) -> str:

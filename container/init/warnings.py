@@ -3,8 +3,8 @@
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
 
+from container.evaluation.curves import expected_auroc_width
 from container.evaluation.data_findings import FEW_RECORDS
-from container.evaluation.verdict import expected_auroc_width
 from container.init.labels import listed_rows, spelled_alike
 from container.init.leaks import Doubt, labels_in_texts, leaks_of
 from container.init.notations import doubts_of

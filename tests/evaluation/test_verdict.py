@@ -7,9 +7,9 @@ import pytest
 from scipy.special import softmax
 
 from container.evaluation.analysis import analyze
-from container.evaluation.curves import placements
+from container.evaluation.curves import expected_auroc_width, moved_auroc_interval, placements
 from container.evaluation.data_findings import data_findings
-from container.evaluation.verdict import expected_auroc_width, moved_auroc_interval, verdict
+from container.evaluation.verdict import verdict
 from testing.evaluations import split, two_splits
 
 
@@ -119,8 +119,15 @@ def test_the_interval_of_the_mean_auroc_of_several_classes_is_that_of_samples(co
     for _ in range(300):
         scores = softmax(strength * np.eye(len(counts))[labels] + rng.normal(size=(len(labels), len(counts))), axis=1)
         areas.append(np.mean([placements(labels == k, scores[:, k])[0].mean() for k in range(len(counts))]))
-    pairs = [(count, len(labels) - count) for count in counts]
-    ends = np.array([moved_auroc_interval(area, pairs) for area in areas])
+    ends = np.array([moved_auroc_interval(area, counts) for area in areas])
     covered = (ends[:, 0] < np.mean(areas)) & (np.mean(areas) < ends[:, 1])
     assert 0.93 < covered.mean() < 1
     assert np.mean(ends[:, 1] - ends[:, 0]) < 1.4 * 3.92 * np.std(areas)
+
+
+@pytest.mark.parametrize("labels", [[0, 1], ["a", "b", "c"]])
+def test_the_auroc_has_an_interval(labels):
+    predictions = split("test", 400, labels=labels)
+    analyses, _ = analyze({"test": predictions}, class_labels=labels)
+    low, high = analyses["test"].intervals["auroc"]
+    assert 0.5 < low < (analyses["test"].metric("auroc") or 0) < high <= 1
