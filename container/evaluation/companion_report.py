@@ -65,8 +65,13 @@ class CompanionReport:
         if not self.kept:
             return f"companion: not used, because {self.reason} ({figures}; {fitted})"
         network, companion = self.factors
-        trees = f"; the model is the trees: {MODEL_IS_THE_TREES}" if self.is_the_model else ""
+        trees = f"; the model is the {kind_of(self.models)}: {MODEL_IS_THE_TREES}" if self.is_the_model else ""
         return f"companion: logits = {network:.3g} * network + {companion:.3g} * companion{trees} ({figures}; {fitted})"
+
+
+def kind_of(models: str) -> str:
+    """Return what a companion of these parts is, in words."""
+    return "companion" if "linear" in models else "trees"
 
 
 def model_is_the_trees(kept: bool, factors: Sequence[float] | None) -> bool:

@@ -13,7 +13,7 @@ import onnx
 from container.decision.deciding_rows import OUT_OF_FOLD
 from container.decision.decision import Decision
 from container.evaluation.bootstrap import Scores, paired_differences
-from container.evaluation.companion_report import MODEL_IS_THE_TREES, model_is_the_trees
+from container.evaluation.companion_report import MODEL_IS_THE_TREES, kind_of, model_is_the_trees
 from container.evaluation.tuning_report import shown_setting
 from container.preprocessing.fitted import FittedPreprocessing
 from container.tables.channel_files import column_names, iter_tables
@@ -137,7 +137,8 @@ def _same_trees(jobs: Sequence[_Job]) -> Iterator[str]:
     first = trees_of(jobs[0])
     for job in jobs[1:]:
         if first is not None and trees_of(job) == first:
-            yield f"The models of {jobs[0].folder} and {job.folder} are the same trees: in both, {MODEL_IS_THE_TREES}."
+            kind = kind_of(job.metrics["companion"].get("models", ""))
+            yield f"The models of {jobs[0].folder} and {job.folder} are the same {kind}: in both, {MODEL_IS_THE_TREES}."
 
 
 def _settings(jobs: Sequence[_Job]) -> list[str]:

@@ -11,7 +11,7 @@ from container.decision.decision import PriorShift
 from container.evaluation.analysis import SplitAnalysis
 from container.evaluation.bootstrap import Scores, paired_differences
 from container.evaluation.charts import percent
-from container.evaluation.companion_report import MODEL_IS_THE_TREES, CompanionReport
+from container.evaluation.companion_report import MODEL_IS_THE_TREES, CompanionReport, kind_of
 from container.evaluation.curves import moved_auroc_interval
 from container.evaluation.data_findings import FEW_RECORDS, Finding, data_findings, listed
 from container.evaluation.evaluation_input import EvaluationInput, Explanation, Importance, VariantReport
@@ -239,7 +239,7 @@ def _variants(variants: Sequence[VariantReport]) -> Iterator[Finding]:
 
 def _companion(companion: CompanionReport | None) -> Iterator[Finding]:
     if companion is not None and companion.is_the_model:
-        yield Finding("note", f"The model is the trees: {MODEL_IS_THE_TREES}.")
+        yield Finding("note", f"The model is the {kind_of(companion.models)}: {MODEL_IS_THE_TREES}.")
 
 
 def _leakage(analyses: Mapping[str, SplitAnalysis], explanation: Explanation | None) -> Iterator[Finding]:

@@ -63,9 +63,12 @@ def test_a_column_of_a_perfect_model_is_questioned_only_with_enough_records(reco
     assert any("depends almost only on plan" in text for text in texts_of(made)) == named
 
 
-@pytest.mark.parametrize(("factors", "trees"), [((0.05, 1.0), True), ((0.5, 0.6), False)])
-def test_a_network_of_little_weight_is_named_in_the_log_and_on_the_page(factors, trees):
-    report = CompanionReport(True, factors=factors, improvement=0.01, standard_error=0.001)
+@pytest.mark.parametrize(
+    ("models", "kind"), [("boosted trees", "trees"), ("0.9 * extra trees + 0.5 * linear", "companion")]
+)
+@pytest.mark.parametrize(("factors", "named"), [((0.05, 1.0), True), ((0.5, 0.6), False)])
+def test_a_network_of_little_weight_is_named_in_the_log_and_on_the_page(factors, named, models, kind):
+    report = CompanionReport(True, factors=factors, improvement=0.01, standard_error=0.001, models=models)
     found = [str(report), *texts_of(replace(two_splits(), companion=report))]
-    assert [("he model is the trees" in text) for text in (found[0], " ".join(found[1:]))] == [trees, trees]
+    assert [(f"he model is the {kind}:" in text) for text in (found[0], " ".join(found[1:]))] == [named, named]
     assert companion_sentences(report)
