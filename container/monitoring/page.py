@@ -23,7 +23,8 @@ def render_page(
 ) -> str:
     """Return the page's HTML, with everything that comes from data escaped."""
     moved = [f"{check.subject}: {check.what}" for check in checks[:_LINES]]
-    titles = metric_titles([*baseline.table.labels], baseline.scores.rarer or 0)
+    scores = current.labelled or baseline.scores
+    titles = metric_titles([*baseline.table.labels], scores.rarer or 0)
     shown = {name: titles[name] for name in ("auroc", "accuracy", "average_precision")}
     charts = [
         _trend("Distances", "distance from the baseline", runs, "distances", dict(zip(moved, moved))),

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -231,6 +232,21 @@ def test_the_report_has_the_trend_over_earlier_runs(monitored: Monitored) -> Non
     assert [entry["records"] for entry in history] == [300, 300]
     assert history[0]["distances"] != history[1]["distances"]
     assert "<h3>Distances</h3>" in (monitored.out / "monitor_report.html").read_text()
+
+
+def test_without_labels_in_the_baseline_average_precision_is_that_of_the_rarer_class_of_the_records(
+    job: JobPaths, monitored: Monitored
+) -> None:
+    model = MONITOR.input("model_input").path(monitored.root)
+    model.unlink()
+    shutil.copytree(job.model, model)
+    baseline = json.loads((model / "baseline.json").read_text())
+    baseline["scores"] |= {"labelled": 0, "calibration": [], "metrics": None, "rarer": None}
+    (model / "baseline.json").write_text(json.dumps(baseline))
+    frame = records(600, seed=7)
+    monitored.give("records", "week.csv", as_csv(frame[(frame.label == 0) | (frame.index % 10 == 0)]))
+    monitored.run()
+    assert "average precision of class 1" in (monitored.out / "monitor_report.html").read_text()
 
 
 @pytest.mark.slow
