@@ -180,6 +180,7 @@ def test_the_report_says_what_the_chosen_threshold_reaches_and_what_calibration_
     assert "Brier score" in text
     assert " 0.2500 " in text  # of the softmax that says 0.5 to all
     assert "F1 of class 1 at 0.7" in text
+    assert "threshold in use: 0.7" in text  # in the legend of the chart
 
 
 @pytest.mark.parametrize(("chunks", "advice"), [(0, "increase max_sen_len"), (7, "increase max_total_chunks")])
